@@ -1,0 +1,72 @@
+"""What a drafter is: the protocol, what it is given and what it is told afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..target.protocol import TargetOutput
+from ..verify.proposal import DraftTree
+from ..verify.rule import Verdict
+
+#: whatever one lane's drafter needs to remember between steps; only the drafter that made it looks inside
+DraftState = Any
+
+
+@dataclass
+class DraftContext:
+    """One lane as its drafter sees it. The loop appends to it after every step.
+
+    Attributes:
+        tokens: committed tokens including the root (the last one), without padding. The drafter must not change it.
+        features: hidden states of committed tokens by layer, as the drafter's ``feature_layers`` asked.
+        vocab_size: ids run from 0 to ``vocab_size - 1``.
+        max_depth: deepest node a tree may have now, or None.
+    """
+
+    tokens: list[int]
+    vocab_size: int
+    features: dict[int, Any] = field(default_factory=dict)
+    max_depth: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StepRecord:
+    """One lane's step: what was drafted, decided and emitted.
+
+    Attributes:
+        draft: the draft tree that was verified.
+        verdict: the rule's decision.
+        tokens: emitted tokens in order, after stopping trimmed the run: accepted ones, then the bonus token.
+        output: the target's logits and features of all nodes while the drafter observes; None in kept records.
+    """
+
+    draft: DraftTree
+    verdict: Verdict
+    tokens: tuple[int, ...]
+    output: TargetOutput | None = None
+
+
+class Drafter(Protocol):
+    """Proposes trees. One object serves many lanes; what a lane alone needs is in its state."""
+
+    name: str
+    #: hidden states wanted from the target, as numbered in `TargetOutput.features`
+    feature_layers: tuple[int, ...]
+
+    def start(self, context: DraftContext) -> DraftState:
+        """State for one new lane whose prompt is in ``context.tokens``."""
+        ...
+
+    def propose(
+        self, states: Sequence[DraftState], contexts: Sequence[DraftContext], budgets: Sequence[int]
+    ) -> list[DraftTree]:
+        """One draft per lane. Each has the lane's last token as its root and at most ``budget`` nodes, root included;
+        fewer are fine. No node lies deeper than ``context.max_depth``. Drafts must not depend on other lanes.
+        """
+        ...
+
+    def observe(self, states: Sequence[DraftState], records: Sequence[StepRecord]) -> None:
+        """Learns from a finished step. ``contexts`` seen by the next `propose` already hold the emitted tokens."""
+        ...

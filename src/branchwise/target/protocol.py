@@ -1,0 +1,73 @@
+"""The target behind one small protocol: whatever runs the model, the loop sees only this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..tree import TokenTree
+
+
+@dataclass(frozen=True, eq=False)
+class TargetOutput:
+    """What one lane gets from one forward.
+
+    Attributes:
+        logits: ``[N, V]``, one row per node of the tree, in the model's own dtype.
+        features: hidden states the drafter asked for, by layer: ``{layer: [N, h]}``. Layer i is the input of decoder
+            layer i (i = number of layers: the last layer's output after the final norm), as ``hidden_states[i]``.
+    """
+
+    logits: Tensor
+    features: Mapping[int, Tensor] = field(default_factory=dict)
+
+
+class Target(Protocol):
+    """The model being sped up. Its law is the truth.
+
+    A lane is one sequence's slot. The life of a lane: `open`, `prefill` of all prompt tokens but the last (which is the
+    first root), then `forward` and `commit` once per step, then `free`.
+    """
+
+    vocab_size: int
+    device: torch.device
+    #: tokens a lane may hold in all, or None when the model sets no bound
+    context_limit: int | None
+
+    def open(self, expected_tokens: int = 0) -> int:
+        """Takes a free lane and returns its number. ``expected_tokens`` is a hint for the first allocation."""
+        ...
+
+    def prefill(self, lane: int, tokens: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
+        """Commits ``tokens`` to an empty or partly filled lane, in chunks; returns features ``{layer: [P, h]}``."""
+        ...
+
+    def forward(
+        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()
+    ) -> dict[int, TargetOutput]:
+        """Scores every node of one tree per lane in one forward; the rows stay in flight until `commit`."""
+        ...
+
+    def commit(self, paths: Mapping[int, Sequence[int]]) -> None:
+        """Keeps the rows of each lane's path (root first, in order) and drops every other row in flight."""
+        ...
+
+    def rollback(self) -> None:
+        """Drops all rows in flight; nothing to do when none are."""
+        ...
+
+    def free(self, lane: int) -> None:
+        """Gives the lane's rows back."""
+        ...
+
+    def length(self, lane: int) -> int:
+        """Committed tokens of the lane whose keys and values are in the cache."""
+        ...
+
+    def depth_limit(self, lane: int) -> int | None:
+        """Deepest node a tree of this lane may have now (positional limits), or None when nothing limits it."""
+        ...
