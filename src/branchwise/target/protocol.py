@@ -29,8 +29,8 @@ class TargetOutput:
 class Target(Protocol):
     """The model being sped up. Its law is the truth.
 
-    A lane is one sequence's slot. The life of a lane: `open`, `prefill` of all prompt tokens but the last (which is the
-    first root), then `forward` and `commit` once per step, then `free`.
+    A lane is one sequence's slot. The life of a lane: `open`, `prefill` of the prompt (all of it but the last token, which
+    is the first root), then `forward` and `commit` once per step, then `free`.
     """
 
     vocab_size: int
@@ -38,12 +38,18 @@ class Target(Protocol):
     #: tokens a lane may hold in all, or None when the model sets no bound
     context_limit: int | None
 
-    def open(self, expected_tokens: int = 0) -> int:
-        """Takes a free lane and returns its number. ``expected_tokens`` is a hint for the first allocation."""
+    def open(self, expected_rows: int = 0, longest: int | None = None) -> int:
+        """Takes a free lane and returns its number.
+
+        Args:
+            expected_rows: rows to allocate at first (prompt and one tree), a hint.
+            longest: tokens the lane may reach in all. A target whose positions depend on the length refuses here what
+                it cannot keep exact.
+        """
         ...
 
-    def prefill(self, lane: int, tokens: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
-        """Commits ``tokens`` to an empty or partly filled lane, in chunks; returns features ``{layer: [P, h]}``."""
+    def prefill(self, lane: int, prompt: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
+        """Commits ``prompt[:-1]`` to an empty lane, in chunks; returns their features ``{layer: [P - 1, h]}``."""
         ...
 
     def forward(

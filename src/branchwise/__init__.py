@@ -1,0 +1,51 @@
+"""branchwise: exact tree speculation for Hugging Face causal language models."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from .warning import BranchwiseWarning
+
+if TYPE_CHECKING:
+    from .attention import tree_attention
+    from .decode import Generation, SpeculativeOutput, Speculator, custom_generate, generate
+    from .target import UnsupportedModel
+    from .tree import TokenGraph, TokenTree
+
+__version__ = "0.1.0"
+
+#: where each public name lives; imported on first use, so that ``import branchwise`` stays quick
+_HOMES = {
+    "Generation": "decode",
+    "SpeculativeOutput": "decode",
+    "Speculator": "decode",
+    "TokenGraph": "tree",
+    "TokenTree": "tree",
+    "UnsupportedModel": "target",
+    "custom_generate": "decode",
+    "generate": "decode",
+    "tree_attention": "attention",
+}
+
+__all__ = [
+    "BranchwiseWarning",
+    "Generation",
+    "SpeculativeOutput",
+    "Speculator",
+    "TokenGraph",
+    "TokenTree",
+    "UnsupportedModel",
+    "__version__",
+    "custom_generate",
+    "generate",
+    "tree_attention",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'branchwise' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value

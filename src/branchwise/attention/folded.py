@@ -1,0 +1,77 @@
+"""Tree attention through torch's fused kernel, with the query heads of one key/value head folded into the query axis.
+
+``[B, H, N, D] x [B, K, S + N, D]`` becomes ``[B, K, G * N, D] x [B, K, S + N, D]``: keys and values are read once
+instead of G times and never repeated or copied. The mask is a bias shared by all layers of a forward.
+
+Long prompts are the exception: there is work enough per key, so each of the G query heads goes alone (no bias repeated
+G times), and a prompt into an empty cache uses the kernel's own causal mode without any mask.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from .blocked import blocked_attention
+from .layout import TreeLayout
+
+_PROMPT_NODES = 128
+"""From this many nodes on, query heads go one by one instead of folded."""
+
+
+def folded_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: TreeLayout,
+    committed: tuple[int, ...],
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Softmax attention over committed slots and tree ancestors, each key and value read once.
+
+    Arguments are those of `Backend`. Sums are float32 for half-precision inputs.
+    """
+    batch, heads, width, dim = query.shape
+    kv_heads, value_dim = key.shape[1], value.shape[3]
+    slots = key.shape[2] - width
+    if softcap is not None or sinks is not None or value_dim != dim:
+        return blocked_attention(
+            query, key, value, layout, committed, scale=scale, window=window, softcap=softcap, sinks=sinks
+        )
+    group = heads // kv_heads
+    if width >= _PROMPT_NODES:
+        output = _head_by_head(query, key, value, layout, committed, slots, scale, window)
+    else:
+        bias = layout.additive_mask(committed, slots, window, query.dtype, repeats=group)
+        folded = query.reshape(batch, kv_heads, group * width, dim)  # [B, H, N, D] -> [B, K, G * N, D]
+        mixed = scaled_dot_product_attention(folded, key, value, attn_mask=bias, scale=scale)  # [B, K, G * N, Dv]
+        output = mixed.reshape(batch, heads, width, value_dim)  # [B, H, N, Dv]
+    return layout.zero_padding(output)
+
+
+def _head_by_head(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: TreeLayout,
+    committed: tuple[int, ...],
+    slots: int,
+    scale: float,
+    window: int | None,
+) -> Tensor:
+    """One call per query head of a group, all key/value heads at once: ``[B, H, N, Dv]``."""
+    batch, heads, width, _ = query.shape
+    kv_heads, value_dim = key.shape[1], value.shape[3]
+    plain_causal = layout.is_causal and slots == 0 and (window is None or layout.height < window)
+    bias = None if plain_causal else layout.additive_mask(committed, slots, window, query.dtype)
+    grouped = query.view(batch, kv_heads, heads // kv_heads, width, -1)  # [B, H, N, D] -> [B, K, G, N, D]
+    output = query.new_empty(batch, kv_heads, heads // kv_heads, width, value_dim)  # [B, K, G, N, Dv]
+    for member in range(heads // kv_heads):
+        output[:, :, member] = scaled_dot_product_attention(
+            grouped[:, :, member], key, value, attn_mask=bias, is_causal=plain_causal, scale=scale
+        )
+    return output.view(batch, heads, width, value_dim)

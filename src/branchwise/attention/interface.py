@@ -1,0 +1,90 @@
+"""Tree attention as transformers calls it.
+
+One function is registered, once, on first use, under one name; nothing happens at import. What differs between calls (the
+tree, how many rows are committed) travels as a keyword argument of the model's forward, which transformers hands through to
+the attention function: there is no global state, and two targets never see each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from .layout import TreeLayout
+from .registry import Backend
+
+ATTENTION_NAME = "branchwise_tree"
+#: keyword of the model's forward that carries the `AttentionStep`
+STEP_KEYWORD = "branchwise_step"
+
+
+@dataclass(eq=False)
+class AttentionStep:
+    """What one forward tells its attention layers.
+
+    Attributes:
+        layout: the trees of the batch.
+        committed_rows: layer index -> committed rows per batch row in that layer's cache.
+        window_of: layer index -> the window its cache was trimmed to, or None.
+        backend: computes the attention.
+        layers_seen: layer indices in the order they called; the target checks that each came once.
+    """
+
+    layout: TreeLayout
+    committed_rows: Callable[[int], tuple[int, ...]]
+    window_of: Callable[[int], int | None]
+    backend: Backend
+    layers_seen: list[int] = field(default_factory=list)
+
+
+def register() -> str:
+    """Registers the attention and its mask function with transformers (idempotent); returns the name."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(ATTENTION_NAME, _attend)
+    AttentionMaskInterface.register(ATTENTION_NAME, _no_mask)
+    return ATTENTION_NAME
+
+
+def _no_mask(*args: Any, **kwargs: Any) -> None:
+    """The step carries the tree; a dense mask would only cost time. Registered because transformers would otherwise
+    skip mask creation in a way that differs between versions."""
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,  # [B, H, N, D]
+    key: Tensor,  # [B, K, S + N, D]
+    value: Tensor,  # [B, K, S + N, Dv]
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    branchwise_step: AttentionStep | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    if branchwise_step is None:
+        raise RuntimeError(
+            f"the attention {ATTENTION_NAME!r} runs only inside branchwise; set another attn_implementation on the model"
+        )
+    layer_idx: int = module.layer_idx  # type: ignore[assignment]  # transformers sets it on every cached attention
+    step = branchwise_step
+    step.layers_seen.append(layer_idx)
+    windows = [window for window in (sliding_window, step.window_of(layer_idx)) if window is not None]
+    out = step.backend(
+        query,
+        key,
+        value,
+        step.layout,
+        step.committed_rows(layer_idx),
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=min(windows) if windows else None,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    return out.transpose(1, 2), None  # [B, N, H, Dv]

@@ -1,0 +1,6 @@
+"""Keys and values of committed tokens and of the tree in flight: append, commit a path, roll back, lanes."""
+
+from .tree_cache import TreeCache
+from .tree_layer import TreeLayer
+
+__all__ = ["TreeCache", "TreeLayer"]

@@ -1,0 +1,181 @@
+"""One decoder layer's keys and values: preallocated rows, lanes as the batch axis.
+
+Knows rows and slots; knows no token, no tree and no model. A slot's rows lie like this, S being the longest of the slots
+in the current forward (tree rows of all slots start at one place, so that one slice holds them):
+
+    row    0 ........ kept[slot]        S ............ S + N      capacity
+           | committed | (stale, unseen) | tree in flight | free  |
+
+Stale rows are always finite (buffers start as zeros), so a masked weight of 0 never meets a NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+GROWTH = 1.25
+
+
+class TreeLayer(CacheLayerMixin):
+    """Keys ``[slots, K, capacity, D]`` and values ``[slots, K, capacity, Dv]``, allocated from the first update's shapes.
+
+    Args:
+        window: the layer's sliding window in positions, or None. A query at position p sees p - window + 1 .. p, so
+            ``window - 1`` committed rows are enough; a slack above that keeps the trimming copy rare.
+    """
+
+    is_compileable = False
+    is_croppable = False
+
+    def __init__(self, window: int | None = None) -> None:
+        super().__init__()
+        self.window = window
+        self.is_sliding = window is not None
+        self.kept: list[int] = []
+        self.expected_rows = 0
+        self.slots = 1  # allocated along the batch axis
+        self.writing = range(0)
+        self.base = 0  # first tree row of the forward in flight
+        self.in_flight = 0
+
+    @property
+    def slack(self) -> int:
+        """Committed rows a sliding layer may hold beyond what its window needs."""
+        assert self.window is not None
+        return max(64, self.window // 4)
+
+    @property
+    def capacity(self) -> int:
+        """Rows allocated per slot."""
+        return 0 if self.keys is None else self.keys.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for keys and values."""
+        return sum(t.numel() * t.element_size() for t in (self.keys, self.values) if t is not None)
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocates the buffers: heads, widths, dtype and device are those of the first update."""
+        rows = max(self.base + key_states.shape[2], self.expected_rows)
+        if self.window is not None:
+            rows = max(self.base + key_states.shape[2], min(rows, self.window - 1 + self.slack + key_states.shape[2]))
+        self.keys = self._zeros(key_states, self.slots, rows)
+        self.values = self._zeros(value_states, self.slots, rows)
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        """Writes N rows after the committed ones of the slots being written; returns all rows up to them.
+
+        Args:
+            key_states: ``[B, K, N, D]``, one row of the batch per slot in `writing`.
+            value_states: ``[B, K, N, Dv]``.
+
+        Returns:
+            keys ``[B, K, S + N, D]`` and values ``[B, K, S + N, Dv]``, views into the buffers.
+        """
+        batch, _, width, _ = key_states.shape
+        if batch != len(self.writing):
+            raise RuntimeError(f"the forward has {batch} rows but the cache expects {len(self.writing)}")
+        first, last = self.writing.start, self.writing.stop
+        self.base = max(self.kept[slot] for slot in self.writing)
+        self.in_flight = width
+        end = self.base + width
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self._reserve(end, self.slots)
+        assert self.keys is not None and self.values is not None
+        self.keys[first:last, :, self.base : end] = key_states
+        self.values[first:last, :, self.base : end] = value_states
+        return self.keys[first:last, :, :end], self.values[first:last, :, :end]
+
+    def commit(self, slot: int, path: tuple[int, ...], source: Tensor) -> None:
+        """Moves the rows of ``path`` (increasing node numbers) behind the slot's committed rows, in place.
+
+        ``source`` holds the same node numbers as a tensor on the layer's device, shared by all layers.
+        """
+        kept = self.kept[slot]
+        stay = 0  # leading nodes that already lie where they belong
+        while stay < len(path) and self.base + path[stay] == kept + stay:
+            stay += 1
+        if stay < len(path):
+            rows = source[stay:] + self.base
+            for buffer in (self.keys, self.values):
+                assert buffer is not None
+                buffer[slot, :, kept + stay : kept + len(path)] = buffer[slot].index_select(1, rows)
+        self.kept[slot] = kept + len(path)
+        if self.window is not None and self.kept[slot] > self.window - 1 + self.slack:
+            self._trim(slot)
+
+    def _trim(self, slot: int) -> None:
+        assert self.window is not None
+        needed = self.window - 1
+        start = self.kept[slot] - needed
+        for buffer in (self.keys, self.values):
+            assert buffer is not None
+            # the two ranges may overlap, hence the clone
+            buffer[slot, :, :needed] = buffer[slot, :, start : start + needed].clone()
+        self.kept[slot] = needed
+
+    def move_slot(self, source: int, target: int) -> None:
+        """Copies the committed rows of one slot over another's."""
+        rows = self.kept[source]
+        self.kept[target] = rows
+        if self.is_initialized:
+            for buffer in (self.keys, self.values):
+                assert buffer is not None
+                buffer[target, :, :rows] = buffer[source, :, :rows]
+
+    def release(self) -> None:
+        """Gives the buffers back; the next update allocates anew."""
+        self.keys = self.values = None
+        self.is_initialized = False
+        self.expected_rows = 0
+
+    def reserve_slots(self, slots: int) -> None:
+        """Makes room for ``slots`` along the batch axis."""
+        if self.is_initialized:
+            self._reserve(self.capacity, slots)
+        self.slots = max(self.slots, slots)
+
+    def _reserve(self, rows: int, slots: int) -> None:
+        assert self.keys is not None and self.values is not None
+        if rows <= self.capacity and slots <= self.keys.shape[0]:
+            return
+        if rows > self.capacity:
+            rows = max(rows, math.ceil(self.capacity * GROWTH))
+        rows, slots = max(rows, self.capacity), max(slots, self.keys.shape[0])
+        # keys first, then values: at most one old buffer is alive beside its successor
+        self.keys = self._grown(self.keys, slots, rows)
+        self.values = self._grown(self.values, slots, rows)
+
+    def _grown(self, old: Tensor, slots: int, rows: int) -> Tensor:
+        new = self._zeros(old, slots, rows)
+        used = max(self.kept, default=0)
+        new[: old.shape[0], :, :used] = old[:, :, :used]
+        return new
+
+    @staticmethod
+    def _zeros(like: Tensor, slots: int, rows: int) -> Tensor:
+        return torch.zeros((slots, like.shape[1], rows, like.shape[3]), dtype=like.dtype, device=like.device)
+
+    # what transformers' mask helpers ask of a layer
+
+    def get_seq_length(self) -> int:
+        """Committed rows of the longest slot being written."""
+        return max((self.kept[slot] for slot in self.writing), default=0)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Rows that attention sees and the index of the first."""
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        """No bound of its own."""
+        return -1
+
+    def get_max_cache_shape(self) -> int:
+        """Name of `get_max_length` in transformers before 5.20."""
+        return -1

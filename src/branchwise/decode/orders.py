@@ -1,0 +1,328 @@
+"""From transformers' arguments to branchwise's requests.
+
+transformers itself does the preparing: its ``generate`` merges the generation configs, builds the logits processors and
+stopping criteria, checks arguments, and then calls a decoding function. Ours only writes down what it is given. Every row
+is prepared alone and without its padding, so that a prompt's output never depends on what it is batched with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation import (
+    EosTokenCriteria,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
+)
+
+from ..verify.sampler import Sampler
+from .request import Request
+from .stopping import StopRules
+
+#: arguments of transformers' ``generate`` that name another decoding method or another cache: why they cannot be honoured
+_REFUSED = {
+    "assistant_model": "branchwise drafts itself; choose drafter=... instead",
+    "assistant_tokenizer": "branchwise drafts itself; choose drafter=... instead",
+    "prompt_lookup_num_tokens": "use drafter='ngram'",
+    "assistant_early_exit": "branchwise drafts itself; choose drafter=... instead",
+    "use_mtp": "branchwise drafts itself; choose drafter=... instead",
+    "speculation_type": "branchwise drafts itself; choose drafter=... instead",
+    "cache_implementation": "branchwise keeps its own cache, which rolls back; leave it out",
+    "cache_config": "branchwise keeps its own cache, which rolls back; leave it out",
+    "penalty_alpha": "contrastive search has no tree form; use transformers' generate",
+    "dola_layers": "DoLa has no tree form; use transformers' generate",
+    "constraints": "constrained beams have no tree form; use transformers' generate",
+    "force_words_ids": "constrained beams have no tree form; use transformers' generate",
+    "token_healing": "heal the prompt before generating",
+    "inputs_embeds": "give token ids: drafts are tokens",
+    "position_ids": "positions follow from the prompt and its attention mask",
+    "past_key_values": "branchwise fills its own cache; give the whole prompt instead",
+    "cache": "branchwise fills its own cache; give the whole prompt instead",
+    "custom_generate": "this already is a custom generate",
+    "synced_gpus": "run one process per model",
+    "negative_prompt_ids": "classifier-free guidance runs a second model pass per token; use transformers' generate",
+    "guidance_scale": "classifier-free guidance runs a second model pass per token; use transformers' generate",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """One row of the output: the request behind it and how the output is to be returned.
+
+    Attributes:
+        request: what its lane does.
+        row: the prompt row as given, padding included, ``[L]``; the output starts with it.
+        pad_token: fills the row when others are longer.
+        returns_dict, returns_scores, returns_logits: as asked of transformers.
+        tokenizer: for text and stop strings, or None.
+    """
+
+    request: Request
+    row: Tensor
+    pad_token: int
+    returns_dict: bool
+    returns_scores: bool
+    returns_logits: bool
+    tokenizer: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What transformers hands to a decoding function."""
+
+    input_ids: Tensor
+    logits_processor: LogitsProcessorList
+    stopping_criteria: StoppingCriteriaList
+    generation_config: GenerationConfig
+    model_kwargs: dict[str, Any]
+
+
+def orders_from_arguments(
+    model: PreTrainedModel,
+    input_ids: Tensor | None,
+    attention_mask: Tensor | None = None,
+    *,
+    generation_config: GenerationConfig | None = None,
+    tokenizer: Any = None,
+    context_limit: int | None = None,
+    seed: int | None = None,
+    **kwargs: Any,
+) -> list[Order]:
+    """Orders for the arguments of transformers' ``generate``, ``num_return_sequences`` per row.
+
+    Raises:
+        ValueError: an argument cannot be honoured or is malformed; names it and the remedy.
+    """
+    if "inputs" in kwargs:
+        if input_ids is not None:
+            raise ValueError("got both inputs and input_ids; they are the same argument, give one")
+        input_ids = kwargs.pop("inputs")
+    _refuse_arguments(kwargs)
+    stop_strings = kwargs.pop("stop_strings", None) or (generation_config and generation_config.stop_strings)
+    stop_strings = stop_strings or model.generation_config.stop_strings
+    if generation_config is not None and generation_config.stop_strings:
+        # transformers would ask for a tokenizer that it drops before our callable; stop strings are ours
+        generation_config = GenerationConfig.from_dict({**generation_config.to_dict(), "stop_strings": None})
+    allowed = kwargs.pop("prefix_allowed_tokens_fn", None)
+
+    rows, masks = _rows(model, input_ids, attention_mask, generation_config, kwargs)
+    orders: list[Order] = []
+    for index, (row, mask) in enumerate(zip(rows, masks, strict=True)):
+        prompt = row[mask.bool()] if row is not None else None
+        per_row: list[Order] = []
+        returns = 1
+        while len(per_row) < returns:
+            return_index = len(per_row)
+            prepared = _prepare(
+                model, prompt, generation_config, _for_row(allowed, index * returns + return_index), kwargs
+            )
+            returns = prepared.generation_config.num_return_sequences or 1
+            given = prepared.input_ids[0] if row is None else row
+            order = _order(prepared, given, tokenizer, context_limit, seed, stop_strings)
+            request = replace(order.request, return_index=return_index)
+            # rows are prepared without padding, but max_length counts the padded row, as in transformers
+            if prepared.generation_config.max_new_tokens is None:
+                pads = len(given) - len(request.prompt)
+                stop = replace(request.stop, max_new_tokens=request.stop.max_new_tokens - pads)
+                request = replace(request, stop=stop)
+            per_row.append(replace(order, request=request))
+        orders.extend(per_row)
+    return orders
+
+
+def orders_from_callback(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+    *,
+    tokenizer: Any = None,
+    context_limit: int | None = None,
+    seed: int | None = None,
+) -> list[Order]:
+    """Orders for what transformers hands to a ``custom_generate`` callable: rows already padded and repeated.
+
+    Processors and criteria were built for padded rows, so that is what they are called with.
+    """
+    cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
+    if cache is not None and cache.get_seq_length() > 0:
+        raise ValueError(f"cache: {_REFUSED['cache']}")
+    _refuse_config(generation_config, {})
+    mask = model_kwargs.get("attention_mask")
+    mask = torch.ones_like(input_ids) if mask is None else mask
+    returns = generation_config.num_return_sequences or 1
+    orders = []
+    for index, (row, keep) in enumerate(zip(input_ids, mask.bool(), strict=True)):
+        padding, prompt = row[~keep].tolist(), row[keep]
+        config = generation_config
+        prepared = _Prepared(prompt[None], logits_processor, stopping_criteria, config, model_kwargs)
+        order = _order(prepared, row, tokenizer, context_limit, seed, config.stop_strings, padding, index)
+        orders.append(replace(order, request=replace(order.request, return_index=index % returns)))
+    return orders
+
+
+def _prepare(
+    model: PreTrainedModel,
+    prompt: Tensor | None,
+    generation_config: GenerationConfig | None,
+    allowed: Any,
+    kwargs: dict[str, Any],
+) -> _Prepared:
+    """Lets transformers prepare one row and writes down what it hands over."""
+    taken: list[_Prepared] = []
+
+    def take(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
+        taken.append(_Prepared(input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs))
+        return input_ids
+
+    arguments = dict(kwargs)
+    if allowed is not None:
+        arguments["prefix_allowed_tokens_fn"] = allowed
+    if prompt is not None:
+        arguments["attention_mask"] = torch.ones_like(prompt)[None]
+    inputs = None if prompt is None else prompt[None]
+    model.generate(inputs, generation_config=generation_config, custom_generate=take, **arguments)
+    prepared = taken[0]
+    _refuse_config(prepared.generation_config, kwargs)
+    own = {"attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep"}
+    foreign = sorted(set(prepared.model_kwargs) - own - {"cache_position"})
+    if foreign:
+        raise ValueError(f"branchwise does not hand {foreign} to the model; leave them out or use transformers' generate")
+    return prepared
+
+
+def _order(
+    prepared: _Prepared,
+    row: Tensor,
+    tokenizer: Any,
+    context_limit: int | None,
+    seed: int | None,
+    stop_strings: Any,
+    padding: Sequence[int] = (),
+    batch_row: int = 0,
+) -> Order:
+    config = prepared.generation_config
+    prompt = tuple(prepared.input_ids[0].tolist())
+    stop = _stop_rules(prepared, len(prompt) + len(padding), context_limit, stop_strings)
+    sampler = Sampler(bool(config.do_sample), tuple(prepared.logits_processor or ()))
+    if padding or batch_row:
+        sampler = sampler.for_row(batch_row)
+    returns_dict = bool(config.return_dict_in_generate)
+    scores, logits = bool(config.output_scores), bool(config.output_logits)
+    request = Request(
+        prompt=prompt,
+        sampler=sampler,
+        stop=stop,
+        seed=seed,
+        padding=tuple(padding),
+        keep_scores=returns_dict and (scores or logits),
+    )
+    return Order(request, row, _pad_token(config), returns_dict, scores, logits, tokenizer)
+
+
+def _stop_rules(
+    prepared: _Prepared, prompt_tokens: int, context_limit: int | None, stop_strings: Any
+) -> StopRules:
+    """Sorts transformers' criteria into what is checked cheaply here and what must be called."""
+    max_length: int | None = None
+    stop_tokens: set[int] = set()
+    rest = StoppingCriteriaList()
+    for criterion in prepared.stopping_criteria or ():
+        if type(criterion) is MaxLengthCriteria:
+            max_length = min(max_length or criterion.max_length, criterion.max_length)
+        elif type(criterion) is EosTokenCriteria:
+            stop_tokens.update(torch.as_tensor(criterion.eos_token_id).flatten().tolist())
+        else:
+            rest.append(criterion)
+    if max_length is None:
+        raise ValueError("no length limit reached branchwise: give max_new_tokens")
+    strings = (stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings or ())
+    return StopRules(max_length - prompt_tokens, context_limit, frozenset(stop_tokens), strings, rest)
+
+
+def _pad_token(config: GenerationConfig) -> int:
+    for name in ("_pad_token_tensor", "pad_token_id"):
+        value = getattr(config, name, None)
+        if value is not None:
+            return int(torch.as_tensor(value).flatten()[0])
+    return 0  # no pad and no stop token: all rows end at the same length
+
+
+def _rows(
+    model: PreTrainedModel,
+    input_ids: Tensor | None,
+    attention_mask: Tensor | None,
+    generation_config: GenerationConfig | None,
+    kwargs: dict[str, Any],
+) -> tuple[list[Tensor | None], list[Tensor]]:
+    if input_ids is None:
+        return [None], [torch.ones(0)]  # transformers starts from the bos token
+    ids = torch.as_tensor(input_ids)
+    if ids.ndim == 1:
+        ids = ids[None]
+    if ids.ndim != 2:
+        raise ValueError(f"input_ids must be [batch, length], got shape {list(ids.shape)}")
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise ValueError(f"input_ids must be whole numbers, got {ids.dtype}")
+    if ids.numel() == 0:
+        raise ValueError("the prompt is empty: give at least one token (for instance the tokenizer's bos token)")
+    if attention_mask is None:
+        attention_mask = _guessed_mask(model, ids, generation_config, kwargs)
+    mask = torch.as_tensor(attention_mask, device=ids.device)
+    mask = mask[None] if mask.ndim == 1 else mask
+    if mask.shape != ids.shape:
+        raise ValueError(f"attention_mask must have the shape of input_ids {list(ids.shape)}, got {list(mask.shape)}")
+    for row, keep in enumerate(mask.bool()):
+        kept = keep.nonzero().flatten()
+        if not len(kept):
+            raise ValueError(f"row {row} of the batch is all padding")
+        if len(kept) != kept[-1] - kept[0] + 1:
+            raise ValueError(f"row {row} of the attention mask has a hole; padding must stand at the left or the right")
+    return list(ids), list(mask)
+
+
+def _guessed_mask(model: PreTrainedModel, ids: Tensor, generation_config: Any, kwargs: dict[str, Any]) -> Tensor:
+    """transformers' guess: the pad token is padding where it occurs, unless it also is a stop token."""
+    config = generation_config or model.generation_config
+    pad = kwargs.get("pad_token_id", config.pad_token_id)
+    eos = kwargs.get("eos_token_id", config.eos_token_id)
+    stops = [] if eos is None else torch.as_tensor(eos).flatten().tolist()
+    if pad is None or pad in stops or not bool((ids == pad).any()):
+        return torch.ones_like(ids)
+    return (ids != pad).long()
+
+
+def _refuse_arguments(kwargs: dict[str, Any]) -> None:
+    for name, remedy in _REFUSED.items():
+        if kwargs.get(name) not in (None, False):
+            raise ValueError(f"{name} cannot be honoured: {remedy}")
+        kwargs.pop(name, None)
+
+
+def _refuse_config(config: GenerationConfig, kwargs: dict[str, Any]) -> None:
+    for name, remedy in _REFUSED.items():
+        value = getattr(config, name, None)
+        if value not in (None, False) and not (name == "guidance_scale" and value == 1):
+            raise ValueError(f"{name}={value!r} in the generation config cannot be honoured: {remedy}")
+    if (config.num_beams or 1) > 1:
+        raise ValueError(f"num_beams={config.num_beams} cannot be honoured: a beam has no single committed text; use 1")
+    if kwargs.get("use_cache") is False or config.use_cache is False:
+        raise ValueError("use_cache=False cannot be honoured: a tree is verified against cached keys and values")
+    for name in ("output_attentions", "output_hidden_states"):
+        if getattr(config, name, False):
+            raise ValueError(f"{name}=True cannot be honoured: run the model on the finished sequence to get them")
+
+
+def _for_row(allowed: Any, row: int) -> Any:
+    """A prefix constraint for one row: prepared alone, transformers would call it with row 0."""
+    if allowed is None:
+        return None
+    return lambda _, ids: allowed(row, ids)

@@ -1,0 +1,253 @@
+"""The loop: propose a tree, score it in one forward, keep the path the target itself would have written.
+
+Knows lanes and the order of a step. It knows no model (that is the target), no drafter's trick and no rule's arithmetic.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from ..draft.none import NoneDrafter
+from ..draft.protocol import DraftContext, Drafter, DraftState, StepRecord
+from ..target.protocol import Target, TargetOutput
+from ..tune.budget import BudgetPolicy
+from ..verify.coins import SeededCoins
+from ..verify.law import LawMaker, TreeLaw
+from ..verify.proposal import DraftTree
+from ..verify.rule import Rule, Verdict
+from ..warning import BranchwiseWarning
+from .request import Request
+from .statistics import Generation, StepClock, StepSeconds
+from .stopping import Stop, StopWatch
+from .text import TextStream
+
+
+@dataclass(eq=False)
+class Lane:
+    """One request on its way through the loop."""
+
+    request: Request
+    number: int  # the target's lane
+    rule: Rule
+    laws: LawMaker
+    coins: SeededCoins
+    context: DraftContext
+    draft_state: DraftState
+    watch: StopWatch
+    prefill_seconds: float
+    generated: list[int] = field(default_factory=list)
+    records: list[StepRecord] = field(default_factory=list)
+    seconds: list[StepSeconds] = field(default_factory=list)
+    raw_logits: list[Tensor] = field(default_factory=list)  # [V] per emitted token, if asked for
+    scores: list[Tensor] = field(default_factory=list)  # [V] per emitted token, if asked for
+    stop: Stop | None = None
+
+    def __post_init__(self) -> None:
+        padding = self.request.padding
+        #: the committed tokens as processors see them: one list with the context's unless there is padding
+        self.row = [*padding, *self.context.tokens] if padding else self.context.tokens
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Takes emitted tokens in."""
+        self.generated.extend(tokens)
+        self.context.tokens.extend(tokens)
+        if self.row is not self.context.tokens:
+            self.row.extend(tokens)
+
+    @property
+    def position(self) -> int:
+        """Committed tokens, the root included, without padding: the position of the next token."""
+        return len(self.context.tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What one lane's step came to before stopping: the verdict and the law behind it."""
+
+    verdict: Verdict
+    law: TreeLaw
+
+    def tokens(self, draft: DraftTree) -> tuple[int, ...]:
+        """The run: accepted tokens, then the bonus token."""
+        return (*(draft.tree.tokens[node] for node in self.verdict.path[1:]), self.verdict.bonus)
+
+
+class Session:
+    """Runs requests side by side until each has stopped. One forward per step for all of them.
+
+    Args:
+        target: scores trees and keeps the cache.
+        drafter: proposes trees; serves all lanes.
+        budget: decides how large each lane's tree may be.
+        tokenizer: needed for text and for stop strings.
+    """
+
+    def __init__(self, target: Target, drafter: Drafter, budget: BudgetPolicy, tokenizer=None) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.budget = budget
+        self.tokenizer = tokenizer
+        self.active: list[Lane] = []
+
+    def add(self, request: Request, rule: Rule) -> Lane:
+        """Checks and prefills one request; it takes part from the next `step` on."""
+        began = time.perf_counter()
+        request.check(self.target.vocab_size, self.target.context_limit)
+        prompt = list(request.prompt)
+        text = TextStream(self.tokenizer) if self.tokenizer is not None else None
+        watch = StopWatch(request.stop, (*request.padding, *prompt), len(prompt), text)
+        number = self.target.open(len(prompt) + self.budget.largest, longest=len(prompt) + watch.room)
+        try:
+            features = self.target.prefill(number, prompt, self.drafter.feature_layers)
+            context = DraftContext(prompt, self.target.vocab_size, dict(features))
+            state = self.drafter.start(context)
+        except BaseException:
+            self.target.free(number)
+            raise
+        coins = SeededCoins(request.seed, request.return_index)
+        seconds = time.perf_counter() - began
+        lane = Lane(request, number, rule, LawMaker(request.sampler), coins, context, state, watch, seconds)
+        self.active.append(lane)
+        return lane
+
+    def step(self) -> list[Lane]:
+        """One step of every active lane; returns the lanes that took part. Those that stopped have left."""
+        lanes = list(self.active)
+        clock = StepClock()
+        drafts = self._propose(lanes)
+        clock.lap("draft")
+        outputs = self._forward(lanes, drafts)
+        clock.lap("forward")
+        decisions = [self._decide(*row) for row in zip(lanes, drafts, outputs, strict=True)]
+        clock.lap("verify")
+        self.target.commit({lane.number: d.verdict.path for lane, d in zip(lanes, decisions, strict=True)})
+        clock.lap("commit")
+        records = [self._emit(*row) for row in zip(lanes, drafts, decisions, outputs, strict=True)]
+        clock.lap("other")
+        self._observe(lanes, records)
+        clock.lap("draft")
+        self._close_stopped(lanes)
+        clock.lap("other")
+        seconds = clock.read()
+        for lane, record in zip(lanes, records, strict=True):
+            lane.records.append(replace(record, output=None))
+            lane.seconds.append(seconds)
+        self.budget.learn([len(draft.tree) for draft in drafts], [len(r.tokens) for r in records], seconds)
+        for lane, record in zip(lanes, records, strict=True):
+            if lane.request.on_tokens is not None:
+                lane.request.on_tokens(record.tokens)
+        return lanes
+
+    def close(self) -> None:
+        """Frees every lane; for the end and for interruptions."""
+        self.target.rollback()
+        for lane in self.active:
+            self.target.free(lane.number)
+        self.active = []
+
+    def generation(self, lane: Lane) -> Generation:
+        """The finished lane's output and statistics."""
+        assert lane.stop is not None, "the lane is still running"
+        return Generation(
+            tokens=tuple(lane.generated),
+            prompt_tokens=len(lane.request.prompt),
+            finish_reason=lane.stop.reason,
+            stop_cause=lane.stop.cause,
+            text=self._text(lane),
+            records=tuple(lane.records),
+            seconds=tuple(lane.seconds),
+            prefill_seconds=lane.prefill_seconds,
+        )
+
+    # the parts of a step
+
+    def _propose(self, lanes: Sequence[Lane]) -> list[DraftTree]:
+        for lane in lanes:
+            # a run longer than what may still be emitted would be cut: do not draft it
+            room = lane.watch.left - 1
+            limit = self.target.depth_limit(lane.number)
+            lane.context.max_depth = room if limit is None else min(room, limit)
+        budgets = self.budget.choose(len(lanes))
+        states, contexts = [lane.draft_state for lane in lanes], [lane.context for lane in lanes]
+        try:
+            drafts = self.drafter.propose(states, contexts, budgets)
+        except Exception as error:
+            self._give_up_drafting(lanes, error)
+            return self.drafter.propose([None] * len(lanes), contexts, budgets)
+        for lane, draft, budget in zip(lanes, drafts, budgets, strict=True):
+            self._check_draft(lane, draft, budget)
+        return drafts
+
+    def _check_draft(self, lane: Lane, draft: DraftTree, budget: int) -> None:
+        tree, context = draft.tree, lane.context
+        fault = None
+        if tree.tokens[0] != context.tokens[-1]:
+            fault = f"root {tree.tokens[0]}, not the last token {context.tokens[-1]}"
+        elif len(tree) > budget:
+            fault = f"{len(tree)} nodes under a budget of {budget}"
+        elif context.max_depth is not None and tree.height > context.max_depth:
+            fault = f"depth {tree.height} where {context.max_depth} is the limit"
+        elif max(tree.tokens) >= context.vocab_size:
+            fault = f"token {max(tree.tokens)} in a vocabulary of {context.vocab_size}"
+        if fault is not None:
+            raise ValueError(f"drafter {self.drafter.name!r} proposed a tree with {fault}")
+
+    def _forward(self, lanes: Sequence[Lane], drafts: Sequence[DraftTree]) -> list[TargetOutput]:
+        trees = {lane.number: draft.tree for lane, draft in zip(lanes, drafts, strict=True)}
+        outputs = self.target.forward(trees, self.drafter.feature_layers)
+        if self.target.device.type == "cuda":
+            torch.cuda.synchronize(self.target.device)  # so that the forward's time is booked as the forward's
+        return [outputs[lane.number] for lane in lanes]
+
+    def _decide(self, lane: Lane, draft: DraftTree, output: TargetOutput) -> Decision:
+        law = lane.laws.laws(draft, lane.row, output.logits)
+        return Decision(lane.rule.accept(draft, law, lane.coins.at(lane.position)), law)
+
+    def _emit(self, lane: Lane, draft: DraftTree, decision: Decision, output: TargetOutput) -> StepRecord:
+        verdict = decision.verdict
+        if lane.request.keep_scores or lane.request.stop.criteria:
+            scores = [decision.law.scores(node) for node in verdict.path]
+        else:
+            scores = []
+        tokens, lane.stop = lane.watch.take(decision.tokens(draft), scores)
+        lane.extend(tokens)
+        if lane.request.keep_scores:
+            lane.scores.extend(scores[: len(tokens)])
+            lane.raw_logits.extend(decision.law.logits(node) for node in verdict.path[: len(tokens)])
+        lane.context.features = {layer: rows[list(verdict.path)] for layer, rows in output.features.items()}
+        return StepRecord(draft, verdict, tokens, output)
+
+    def _observe(self, lanes: Sequence[Lane], records: Sequence[StepRecord]) -> None:
+        try:
+            self.drafter.observe([lane.draft_state for lane in lanes], records)
+        except Exception as error:
+            self._give_up_drafting(lanes, error)
+
+    def _give_up_drafting(self, lanes: Sequence[Lane], error: Exception) -> None:
+        """The output does not depend on drafts, so a broken drafter costs speed and one warning, not the text."""
+        warnings.warn(
+            f"drafter {self.drafter.name!r} failed ({type(error).__name__}: {error}); continuing with plain decoding",
+            BranchwiseWarning,
+            stacklevel=4,
+        )
+        self.drafter = NoneDrafter()
+
+    def _close_stopped(self, lanes: Sequence[Lane]) -> None:
+        for lane in lanes:
+            if lane.stop is not None:
+                self.target.free(lane.number)
+                self.active.remove(lane)
+
+    def _text(self, lane: Lane) -> str | None:
+        if self.tokenizer is None:
+            return None
+        text = self.tokenizer.decode(lane.generated, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        starts = [text.find(stop) for stop in lane.request.stop.stop_strings]
+        found = [start for start in starts if start >= 0]
+        return text[: min(found)] if found else text

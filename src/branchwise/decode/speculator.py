@@ -1,0 +1,305 @@
+"""The public face: a model, a drafter, a rule and a budget, ready to generate.
+
+What transformers' ``generate`` does before its loop (merging generation configs, building processors and criteria, checking
+arguments) is left to transformers itself; see `orders`. Here the orders become requests, run side by side, and the outputs
+take the form transformers users know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation.streamers import BaseStreamer
+
+from ..draft.protocol import Drafter
+from ..draft.registry import make_drafter
+from ..target.huggingface import HuggingFaceTarget
+from ..target.protocol import Target
+from ..tune.budget import BudgetPolicy, make_budget
+from ..verify.registry import resolve_rule
+from ..verify.rule import Rule
+from .orders import Order, orders_from_arguments, orders_from_callback
+from .request import Request
+from .session import Lane, Session
+from .statistics import Generation
+from .text import TextStream
+
+
+@dataclass
+class SpeculativeOutput(GenerateDecoderOnlyOutput):
+    """transformers' output record with branchwise's statistics.
+
+    Attributes:
+        branchwise: one `Generation` for a single sequence, otherwise a tuple with one per row of ``sequences``.
+    """
+
+    branchwise: Generation | tuple[Generation, ...] | None = None
+
+
+class Speculator:
+    """Generates from ``model`` with draft trees; the output is the model's own.
+
+    A Speculator may be kept: its drafter then learns across requests, which never changes the output.
+
+    Args:
+        model: an ``AutoModelForCausalLM`` in eval mode (left exactly as found), or a ready `Target`.
+        tokenizer: needed for text streams and stop strings only.
+        drafter: ``"auto"``, a name (see ``branchwise.draft``) or a `Drafter`.
+        rule: ``"auto"``, a name (see ``branchwise.verify``) or a `Rule`.
+        budget: most nodes of a tree, root included; 1 is plain decoding, ``"auto"`` chooses while generating.
+
+    Raises:
+        UnsupportedModel: the model cannot be kept exact; says why and what to do.
+        ValueError: a name or number is not known; says which are.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | Target,
+        tokenizer: Any = None,
+        *,
+        drafter: str | Drafter = "auto",
+        rule: str | Rule = "auto",
+        budget: int | str | BudgetPolicy = "auto",
+    ) -> None:
+        self.drafter = make_drafter(drafter)
+        self.budget = make_budget(budget)
+        self.rule = rule
+        self.tokenizer = tokenizer
+        self.target: Target = HuggingFaceTarget(model) if isinstance(model, PreTrainedModel) else model
+        self.model = getattr(self.target, "model", None)
+
+    def generate(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        generation_config: Any = None,
+        streamer: BaseStreamer | None = None,
+        *,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor | SpeculativeOutput:
+        """As transformers' ``generate``: the same arguments, defaults and return values.
+
+        Args:
+            input_ids: ``[B, L]`` prompts, padded left or right, or ``[L]`` for one.
+            attention_mask: ``[B, L]``, 0 where padding is; guessed from the pad token as transformers does when absent.
+            generation_config: as in transformers; the model's own is the default.
+            streamer: a transformers streamer, for a single sequence.
+            seed: seed of the coins; fresh entropy without one.
+            kwargs: everything else that transformers' ``generate`` takes.
+
+        Returns:
+            LongTensor ``[B * num_return_sequences, L + new]``, or with ``return_dict_in_generate`` a
+            `SpeculativeOutput`.
+
+        Raises:
+            ValueError: an argument cannot be honoured (beams, a foreign cache, ...) or is out of range; names it.
+        """
+        orders = self._orders(input_ids, attention_mask, generation_config, seed, kwargs)
+        return self._run(orders, streamer)
+
+    def stream(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        generation_config: Any = None,
+        *,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> Iterator[str] | Iterator[tuple[int, ...]]:
+        """Yields the output of one sequence as it comes: text with a tokenizer, runs of token ids without.
+
+        Text never ends in half a character, and the pieces add up to the decoded output. Leaving the iterator frees
+        everything. Arguments are as for `generate` and are checked before the first piece is asked for.
+        """
+        orders = self._orders(input_ids, attention_mask, generation_config, seed, kwargs)
+        _one_only(orders, "stream")
+        session, (lane,) = self._start(orders)
+        return self._pieces(session, lane)
+
+    def complete(self, prompt: Sequence[int], *, seed: int | None = None, **kwargs: Any) -> Generation:
+        """One prompt as token ids in, one `Generation` out; arguments as for `generate`."""
+        orders = self._orders(torch.tensor([list(prompt)], dtype=torch.long), None, None, seed, kwargs)
+        _one_only(orders, "complete")
+        session, (lane,) = self._start(orders)
+        self._finish(session)
+        return session.generation(lane)
+
+    # from orders to outputs
+
+    def _orders(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, generation_config: Any, seed: int | None, kwargs: dict
+    ) -> list[Order]:
+        if self.model is None:
+            raise ValueError(f"{type(self.target).__name__} has no transformers model to read generation settings from")
+        return orders_from_arguments(
+            self.model,
+            input_ids,
+            attention_mask,
+            generation_config=generation_config,
+            tokenizer=kwargs.pop("tokenizer", None) or self.tokenizer,
+            context_limit=self.target.context_limit,
+            seed=seed,
+            **kwargs,
+        )
+
+    def _start(self, orders: Sequence[Order], streamer: BaseStreamer | None = None) -> tuple[Session, list[Lane]]:
+        requests = [order.request for order in orders]
+        rules = [resolve_rule(self.rule, request.sampler) for request in requests]
+        for request in requests:
+            request.check(self.target.vocab_size, self.target.context_limit)
+        tokenizer = orders[0].tokenizer
+        session = Session(self.target, self.drafter, self.budget, tokenizer)
+        try:
+            lanes = [session.add(request, rule) for request, rule in zip(requests, rules, strict=True)]
+        except BaseException:
+            session.close()
+            raise
+        return session, lanes
+
+    def _finish(self, session: Session, streamer: BaseStreamer | None = None) -> None:
+        try:
+            while session.active:
+                for lane in session.step():
+                    if streamer is not None:
+                        for token in lane.records[-1].tokens:
+                            streamer.put(torch.tensor([token]))
+        except BaseException:
+            session.close()
+            raise
+        finally:
+            # a drafter that failed stays out of this session only; what it learned so far is the user's
+            pass
+        if streamer is not None:
+            streamer.end()
+
+    def _run(self, orders: list[Order], streamer: BaseStreamer | None = None) -> Tensor | SpeculativeOutput:
+        if streamer is not None:
+            _one_only(orders, "a streamer")
+        session, lanes = self._start(orders)
+        if streamer is not None:
+            streamer.put(orders[0].row[None])
+        self._finish(session, streamer)
+        return self._assemble(orders, session, lanes)
+
+    def _pieces(self, session: Session, lane: Lane) -> Iterator[Any]:
+        text = TextStream(session.tokenizer) if session.tokenizer is not None else None
+        try:
+            while session.active:
+                session.step()
+                run = lane.records[-1].tokens
+                if text is None:
+                    yield run
+                    continue
+                piece = "".join(map(text.push, run))
+                if piece:
+                    yield piece
+            rest = text.flush() if text is not None else ""
+            if rest:
+                yield rest
+        finally:
+            session.close()
+
+    def _assemble(self, orders: list[Order], session: Session, lanes: list[Lane]) -> Tensor | SpeculativeOutput:
+        new = max(len(lane.generated) for lane in lanes)
+        rows = []
+        for order, lane in zip(orders, lanes, strict=True):
+            padding = [order.pad_token] * (new - len(lane.generated))
+            tail = torch.tensor([*lane.generated, *padding], dtype=torch.long)
+            rows.append(torch.cat([order.row, tail.to(order.row.device)]))
+        sequences = torch.stack(rows)  # [B, L + new]
+        if not orders[0].returns_dict:
+            return sequences
+        generations = tuple(session.generation(lane) for lane in lanes)
+        return SpeculativeOutput(
+            sequences=sequences,
+            scores=_by_step([lane.scores for lane in lanes]) if orders[0].returns_scores else None,
+            logits=_by_step([lane.raw_logits for lane in lanes]) if orders[0].returns_logits else None,
+            branchwise=generations[0] if len(generations) == 1 else generations,
+        )
+
+
+def _by_step(lanes: list[list[Tensor]]) -> tuple[Tensor, ...]:
+    """Vectors per lane and token to one ``[B, V]`` per token; a lane that ended early has zeros there."""
+    longest = max(map(len, lanes))
+    blank = torch.zeros_like(lanes[0][0])
+    return tuple(torch.stack([lane[i] if i < len(lane) else blank for lane in lanes]) for i in range(longest))
+
+
+def _one_only(orders: Sequence[Order], what: str) -> None:
+    if len(orders) != 1:
+        raise ValueError(f"{what} serves one sequence at a time, got {len(orders)}; call it once per sequence")
+
+
+def generate(
+    model: PreTrainedModel,
+    input_ids: Tensor | None = None,
+    *,
+    drafter: str | Drafter = "auto",
+    rule: str | Rule = "auto",
+    budget: int | str | BudgetPolicy = "auto",
+    seed: int | None = None,
+    **as_transformers: Any,
+) -> Tensor | SpeculativeOutput:
+    """Generates as ``model.generate(input_ids, ...)`` would, faster and with the same output.
+
+    The one-call form of `Speculator`, which keeps its drafter between calls and is the better choice for many.
+
+    Args:
+        model: an ``AutoModelForCausalLM`` in eval mode; left exactly as found.
+        input_ids: ``[B, L]`` prompts.
+        drafter: see `Speculator`; ``"none"`` is plain decoding through the same loop.
+        rule: see `Speculator`.
+        budget: see `Speculator`.
+        seed: seed of the coins; fresh entropy without one.
+        as_transformers: everything else, as for transformers' ``generate``.
+
+    Returns:
+        what transformers returns: a LongTensor ``[B, L + new]``, or with ``return_dict_in_generate`` a record with
+        ``.sequences`` and ``.branchwise``.
+    """
+    tokenizer = as_transformers.pop("tokenizer", None)
+    speculator = Speculator(model, tokenizer, drafter=drafter, rule=rule, budget=budget)
+    return speculator.generate(input_ids, seed=seed, **as_transformers)
+
+
+def custom_generate(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: Any = None,
+    stopping_criteria: Any = None,
+    generation_config: Any = None,
+    drafter: str | Drafter = "auto",
+    rule: str | Rule = "auto",
+    budget: int | str | BudgetPolicy = "auto",
+    seed: int | None = None,
+    branchwise_streamer: BaseStreamer | None = None,
+    branchwise_tokenizer: Any = None,
+    **model_kwargs: Any,
+) -> Tensor | SpeculativeOutput:
+    """For ``model.generate(..., custom_generate=branchwise.custom_generate)``.
+
+    transformers prepares everything and calls this instead of its own loop. The options of `generate` may be given to
+    ``model.generate`` by name. transformers drops ``streamer`` and ``tokenizer`` before a callable sees them (and says
+    nothing), so here they are called ``branchwise_streamer`` and ``branchwise_tokenizer``.
+    """
+    speculator = Speculator(model, branchwise_tokenizer, drafter=drafter, rule=rule, budget=budget)
+    orders = orders_from_callback(
+        model,
+        input_ids,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        model_kwargs,
+        tokenizer=branchwise_tokenizer,
+        context_limit=speculator.target.context_limit,
+        seed=seed,
+    )
+    return speculator._run(orders, branchwise_streamer)

@@ -1,0 +1,61 @@
+"""Tokens to text, piece by piece: no partial characters, and the pieces add up to the text of all tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+#: what a tokenizer decodes an unfinished multi-byte character to
+_UNFINISHED = "�"
+
+
+class TextStream:
+    """Decodes a growing list of tokens.
+
+    Only a short tail is decoded again at each push: the tokens since the last settled piece, plus the settled piece before
+    them, because a tokenizer may join a token differently when it stands first.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._tail: list[int] = []
+        self._settled_tokens = 0  # tokens at the start of the tail whose text is out already
+        self.text = ""
+
+    def push(self, token: int) -> str:
+        """Takes one token; returns the text that became certain, possibly empty."""
+        self._tail.append(token)
+        settled = self._decode(self._tail[: self._settled_tokens])
+        whole = self._decode(self._tail)
+        if whole.endswith(_UNFINISHED) or not whole.startswith(settled):
+            return ""
+        piece = whole[len(settled) :]
+        if piece:
+            self._tail = self._tail[self._settled_tokens :]
+            self._settled_tokens = len(self._tail)
+            self.text += piece
+        return piece
+
+    def flush(self) -> str:
+        """The rest, when no more tokens come: an unfinished character is given out as the tokenizer decodes it."""
+        rest = self._rest()
+        self._tail, self._settled_tokens = [], 0
+        self.text += rest
+        return rest
+
+    def text_with_rest(self) -> str:
+        """All text so far, the uncertain end included."""
+        return self.text + self._rest()
+
+    def _rest(self) -> str:
+        settled = self._decode(self._tail[: self._settled_tokens])
+        whole = self._decode(self._tail)
+        return whole[len(settled) :] if whole.startswith(settled) else whole
+
+    def _decode(self, tokens: list[int]) -> str:
+        if not tokens:
+            return ""
+        return self._tokenizer.decode(tokens, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False)

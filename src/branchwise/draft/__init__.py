@@ -1,0 +1,30 @@
+"""Drafters: everything that guesses continuations. Knows trees and what the loop tells it; runs no target."""
+
+from .adversary import AdversaryDrafter
+from .best_first import grow
+from .mixed import MixedDrafter
+from .ngram import NgramSource
+from .none import NoneDrafter
+from .oracle import OracleDrafter
+from .protocol import DraftContext, Drafter, DraftState, StepRecord
+from .recycling import AdjacencyTable, RecyclingSource
+from .registry import DRAFTERS, make_drafter
+from .source import CandidateSource
+
+__all__ = [
+    "AdjacencyTable",
+    "AdversaryDrafter",
+    "CandidateSource",
+    "DRAFTERS",
+    "DraftContext",
+    "DraftState",
+    "Drafter",
+    "MixedDrafter",
+    "NgramSource",
+    "NoneDrafter",
+    "OracleDrafter",
+    "RecyclingSource",
+    "StepRecord",
+    "grow",
+    "make_drafter",
+]

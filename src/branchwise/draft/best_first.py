@@ -1,0 +1,81 @@
+"""Growing one draft tree best-first from candidates that are asked for node by node.
+
+Knows how to spend a budget. Does not know where candidates come from, what they cost or whether their estimates are
+any good: that is the business of the sources (ngram.py, recycling.py) and of whoever mixes them (mixed.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+#: tokens drafted below the root, in order; ``()`` is the root itself
+Path = tuple[int, ...]
+#: a token that may follow a path, the estimate that the target produces it there, and the name of the source
+Candidate = tuple[int, float, str]
+Expand = Callable[[Path], Iterable[Candidate]]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A grown tree in node order; entry 0 is the root. Scores never rise along the order.
+
+    Attributes:
+        tokens: token of every node.
+        parents: parent of every node, -1 for the root.
+        scores: estimated probability that the node will be accepted, 1 for the root.
+        sources: name of the source of every node, "" for the root.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    scores: list[float]
+    sources: list[str]
+
+
+def grow(root: int, budget: int, max_depth: int | None, vocab_size: int, expand: Expand) -> Growth:
+    """The tree of at most ``budget`` nodes with the largest sum of scores, as far as the estimates are right.
+
+    The expected number of accepted nodes is the sum over nodes of the probability that the whole path to the node is
+    accepted, and a path is never likelier than its prefix. So taking the likeliest candidate first, as DDTree and
+    OPT-Tree (Wang et al. 2025, section 3) do, is optimal for every budget at once: any prefix of the node order is the
+    best smaller tree. ``expand`` is called once per node that may still have children, never for the last one.
+
+    Args:
+        root: last committed token.
+        budget: most nodes, root included.
+        max_depth: deepest node allowed, or None.
+        vocab_size: candidates outside ``[0, vocab_size)`` are dropped.
+        expand: candidates below a path; tokens distinct, estimates in [0, 1], in any order. Those of estimate 0 are
+            dropped.
+
+    Raises:
+        ValueError: ``budget`` is below 1.
+    """
+    if budget < 1:
+        raise ValueError(f"a draft tree needs a budget of at least 1 node (the root), got {budget}")
+    tokens, parents, scores, sources = [root], [-1], [1.0], [""]
+    paths: list[Path] = [()]
+    # (negated score, age, parent, token, source): of two equal scores the one found first goes first
+    heap: list[tuple[float, int, int, int, str]] = []
+    age = 0
+    node = 0
+    while True:
+        path, score = paths[node], scores[node]
+        if max_depth is None or len(path) < max_depth:
+            for token, estimate, source in expand(path):
+                if estimate > 0.0 and 0 <= token < vocab_size:
+                    age += 1
+                    heapq.heappush(heap, (-score * min(estimate, 1.0), age, node, token, source))
+        if not heap or len(tokens) >= budget:
+            return Growth(tokens, parents, scores, sources)
+        negated, _, parent, token, source = heapq.heappop(heap)
+        node = len(tokens)
+        tokens.append(token)
+        parents.append(parent)
+        scores.append(-negated)
+        sources.append(source)
+        paths.append((*paths[parent], token))
+        if node == budget - 1:
+            return Growth(tokens, parents, scores, sources)

@@ -1,0 +1,43 @@
+"""Turning what a source claims into what it turned out to be worth. Knows numbers only."""
+
+from __future__ import annotations
+
+#: claims are bucketed by their square root, so that small ones, of which there are many, are told apart
+BUCKETS = 16
+
+
+class Calibration:
+    """A reliability curve kept up to date: of the children claimed at about this probability, how many were right.
+
+    Each bucket keeps the sum of claims and of hits; a claim is corrected by the bucket's ratio of the two, so that
+    claims keep their order within a bucket. Sources that claim too much and sources that claim too little become
+    comparable.
+
+    Args:
+        strength: sum of claims for which a bucket is taken at its word before it has a record.
+        memory: both sums are halved when the claims exceed this, so that old records fade.
+    """
+
+    def __init__(self, strength: float = 4.0, memory: float = 256.0) -> None:
+        self._memory = memory
+        self._claimed = [strength] * BUCKETS
+        self._hits = [strength] * BUCKETS
+        self._ratio = [1.0] * BUCKETS
+
+    def correct(self, claim: float) -> float:
+        """The claim as experience has it, at most 1."""
+        return min(1.0, claim * self._ratio[_bucket(claim)])
+
+    def learn(self, claim: float, hit: bool) -> None:
+        """A child claimed at ``claim``, whose parent was accepted, was right or was not."""
+        bucket = _bucket(claim)
+        self._claimed[bucket] += claim
+        self._hits[bucket] += hit
+        if self._claimed[bucket] > self._memory:
+            self._claimed[bucket] *= 0.5
+            self._hits[bucket] *= 0.5
+        self._ratio[bucket] = self._hits[bucket] / self._claimed[bucket]
+
+
+def _bucket(claim: float) -> int:
+    return min(BUCKETS - 1, int(claim**0.5 * BUCKETS))

@@ -1,0 +1,53 @@
+"""Drafters by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .mixed import MixedDrafter
+from .ngram import NgramSource
+from .none import NoneDrafter
+from .protocol import Drafter
+from .recycling import RecyclingSource
+
+
+def _ngram(**options: Any) -> Drafter:
+    return MixedDrafter([NgramSource(**options)], name="ngram")
+
+
+def _recycling(**options: Any) -> Drafter:
+    return MixedDrafter([RecyclingSource(**options)], name="recycling")
+
+
+def _mixed() -> Drafter:
+    return MixedDrafter([NgramSource(), RecyclingSource()])
+
+
+#: name -> how to make one; "auto" is the best drafter that needs nothing but the target
+DRAFTERS: dict[str, Callable[..., Drafter]] = {
+    "none": NoneDrafter,
+    "ngram": _ngram,
+    "recycling": _recycling,
+    "mixed": _mixed,
+    "auto": _mixed,
+}
+
+
+def make_drafter(spec: str | Drafter, **options: Any) -> Drafter:
+    """The drafter named ``spec``, or ``spec`` itself when it is one already.
+
+    Args:
+        spec: a name in `DRAFTERS`, or an instance.
+        options: passed to the named drafter; an instance takes none.
+
+    Raises:
+        ValueError: no drafter has that name (the message lists those that exist), or options came with an instance.
+    """
+    if not isinstance(spec, str):
+        if options:
+            raise ValueError(f"a ready-made drafter takes no options, got {sorted(options)}")
+        return spec
+    if spec not in DRAFTERS:
+        raise ValueError(f"no drafter is named {spec!r}; there are {', '.join(DRAFTERS)}")
+    return DRAFTERS[spec](**options)

@@ -1,0 +1,43 @@
+"""The k largest logits of many rows over a large vocabulary, cheaply. Knows tensors only."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: entries that share one maximum in the first stage; at 32 to 128 both stages are cheap
+BLOCK = 48
+#: below this many entries per row one plain ``topk`` is as fast
+SMALL_VOCABULARY = 4096
+
+
+def top_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Values and indices of the ``k`` largest entries of every row, largest first; exactly ``torch.topk`` up to ties.
+
+    ``torch.topk`` sorts its way through the whole row: 0.25 ms a row at 49,152 entries, more than a draft may cost. Two
+    stages read each row once instead. Block b holds the entries b, b + B, b + 2B, ..., so that the maxima of all blocks
+    are one vectorised pass over contiguous rows. At least k entries are as large as the k-th largest block maximum, so
+    no entry outside the k blocks of largest maxima is needed.
+
+    Args:
+        logits: ``[N, V]``.
+        k: at most V.
+
+    Returns:
+        ``[N, k]`` values and ``[N, k]`` indices.
+    """
+    rows, vocab_size = logits.shape
+    blocks = vocab_size // BLOCK
+    if vocab_size < SMALL_VOCABULARY or blocks < k:
+        top = logits.topk(k, dim=-1)
+        return top.values, top.indices
+    even = blocks * BLOCK
+    maxima = logits[:, :even].view(rows, BLOCK, blocks).amax(dim=1)  # [N, B]
+    best = maxima.topk(k, dim=-1).indices  # [N, k]
+    offsets = torch.arange(0, even, blocks, device=logits.device)  # [BLOCK]
+    chosen = (best[:, :, None] + offsets).view(rows, k * BLOCK)  # [N, k * BLOCK]
+    if even < vocab_size:  # the last few entries belong to no block
+        rest = torch.arange(even, vocab_size, device=logits.device).expand(rows, -1)
+        chosen = torch.cat((chosen, rest), dim=1)
+    top = logits.gather(1, chosen).topk(k, dim=-1)
+    return top.values, chosen.gather(1, top.indices)

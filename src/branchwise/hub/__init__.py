@@ -1,0 +1,29 @@
+"""Named models: where they come from, their checksums, the cache folder they lie in, and loading them."""
+
+from branchwise.hub.cache_folder import CacheFolder
+from branchwise.hub.errors import ChecksumMismatch, DownloadFailed, ModelNotFetched, TokenizerMissing, UnknownModel
+from branchwise.hub.fetch import fetch
+from branchwise.hub.inventory import ModelStatus, list_models
+from branchwise.hub.load import load, resolve
+from branchwise.hub.named_models import NAMED_MODELS, NamedModel, WheelMember, named_model, registered_names
+from branchwise.hub.progress import Progress
+
+__all__ = [
+    "NAMED_MODELS",
+    "CacheFolder",
+    "ChecksumMismatch",
+    "DownloadFailed",
+    "ModelNotFetched",
+    "ModelStatus",
+    "NamedModel",
+    "Progress",
+    "TokenizerMissing",
+    "UnknownModel",
+    "WheelMember",
+    "fetch",
+    "list_models",
+    "load",
+    "named_model",
+    "registered_names",
+    "resolve",
+]

@@ -1,0 +1,86 @@
+"""From what a user writes after `--model` to a model and a tokenizer in memory.
+
+Knows how a word is read (registered name, folder, Hub id). How a folder is loaded is transformers' business.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from branchwise.hub.errors import TokenizerMissing, UnknownModel
+from branchwise.hub.fetch import fetch
+from branchwise.hub.named_models import find_named_model, near_names, unknown_name_message
+from branchwise.hub.progress import Progress
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def resolve(
+    name_or_path: str | os.PathLike[str],
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | Literal["auto"] | None = "auto",
+    offline: bool | None = None,
+) -> str:
+    """Turns a name into what `from_pretrained` takes.
+
+    A registered name ("default", "gemma-3-270m", ...) is fetched if need be and becomes its local folder; it wins over
+    a folder of the same name, which can be written with a leading "./". An existing folder stays itself. Anything else
+    is passed on as a Hub id.
+
+    Raises:
+        UnknownModel: a word without a slash that is no folder and looks like a slip of a registered name.
+        ModelNotFetched: a registered model that is absent and cannot be downloaded now.
+    """
+    word = os.fspath(name_or_path)
+    if find_named_model(word) is not None:
+        return str(fetch(word, cache_dir=cache_dir, progress=progress, offline=offline))
+    if Path(word).is_dir():
+        return word
+    if "/" not in word and os.sep not in word and near_names(word):
+        raise UnknownModel(f"{unknown_name_message(word)} (A Hub id is written owner/name, a folder ./name.)")
+    return word
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | int | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | Literal["auto"] | None = "auto",
+    offline: bool | None = None,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Loads a causal language model in evaluation mode, and its tokenizer.
+
+    Args:
+        name_or_path: as for `resolve`.
+        dtype: of the weights; default the checkpoint's own (bfloat16 for the named models).
+        device: where to put the model; default where transformers puts it (the CPU).
+        cache_dir: as for `fetch`.
+        progress: as for `fetch`.
+        offline: as for `fetch`.
+
+    Raises:
+        TokenizerMissing: the model loads but has no tokenizer beside it.
+        UnknownModel, ModelNotFetched: as for `resolve`.
+        OSError: transformers finds no such model.
+    """
+    import transformers
+
+    place = resolve(name_or_path, cache_dir=cache_dir, progress=progress, offline=offline)
+    model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype="auto" if dtype is None else dtype)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TokenizerMissing(
+            f"{place} holds a model but no tokenizer that transformers can load; save one beside it with "
+            f"tokenizer.save_pretrained({place!r})"
+        ) from error
+    if device is not None:
+        model = model.to(device)
+    return model.eval(), tokenizer

@@ -1,0 +1,7 @@
+"""The model being sped up, behind one small protocol: prefill, forward a tree, commit. One file per engine."""
+
+from .huggingface import HuggingFaceTarget
+from .protocol import Target, TargetOutput
+from .support import TESTED_MODEL_TYPES, UnsupportedModel
+
+__all__ = ["TESTED_MODEL_TYPES", "HuggingFaceTarget", "Target", "TargetOutput", "UnsupportedModel"]

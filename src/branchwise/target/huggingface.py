@@ -1,0 +1,282 @@
+"""A transformers model as target, unmodified.
+
+The model is borrowed for the length of each forward: the attention implementation is switched to ours, the cache is ours,
+and both are put back before anybody else sees the model. Models that do not let their attention be replaced (Falcon) keep
+their own and get the tree as an additive 4-D mask.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..attention.interface import STEP_KEYWORD, AttentionStep, register
+from ..attention.layout import TreeLayout
+from ..attention.registry import get_backend
+from ..cache import TreeCache
+from ..tree import TokenTree
+from .probe import probe
+from .protocol import TargetOutput
+from .rotary import find_length_dependent_rotary
+from .support import TESTED_MODEL_TYPES, UnsupportedModel, check_supported, context_limit, layer_windows
+
+
+class HuggingFaceTarget:
+    """Any supported ``AutoModelForCausalLM``.
+
+    Args:
+        model: the model, in eval mode; left exactly as found after every call.
+        attention: name of the attention backend, or ``"auto"``.
+        prefill_chunk: prompt tokens per prefill forward.
+
+    Raises:
+        UnsupportedModel: the model cannot be kept exact; see `support`.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, attention: str = "auto", prefill_chunk: int = 512) -> None:
+        if prefill_chunk < 1:
+            raise ValueError(f"prefill_chunk must be >= 1 token, got {prefill_chunk}")
+        check_supported(model)
+        self.model = model
+        self.prefill_chunk = prefill_chunk
+        self.windows = layer_windows(model)
+        self.context_limit = context_limit(model)
+        self.vocab_size = int(model.get_output_embeddings().out_features)
+        self.device = model.get_input_embeddings().weight.device
+        self.replaces_attention = bool(type(model)._can_set_attn_implementation())
+        self._backend = get_backend(attention)
+        self._rotary = find_length_dependent_rotary(model)
+        parameters = inspect.signature(model.forward).parameters
+        self._cache_keyword = "cache" if "cache" in parameters else "past_key_values"
+        self._has_logits_to_keep = "logits_to_keep" in parameters
+        self._check_own_attention()
+        # submodels may share one config; each is borrowed once
+        self._configs = list({id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}.values())
+        self.cache = TreeCache(self.windows)
+        self._in_flight: dict[int, TokenTree] = {}
+        self._tokens: dict[int, list[int]] = {}  # committed tokens per lane, kept only if the cache may start over
+        self._long: set[int] = set()  # lanes whose cache was computed past the rotary boundary
+        if getattr(model.config, "model_type", None) not in TESTED_MODEL_TYPES:
+            probe(self)
+
+    def _check_own_attention(self) -> None:
+        if self.replaces_attention:
+            return
+        name = getattr(self.model.config, "model_type", type(self.model).__name__)
+        own = self.model.config._attn_implementation
+        if own not in ("sdpa", "eager"):
+            raise UnsupportedModel(
+                name,
+                f"its attention cannot be replaced and {own!r} takes no 4-D mask",
+                "load it with attn_implementation='sdpa'",
+            )
+        if len(set(self.windows)) > 1:
+            raise UnsupportedModel(name, "its attention cannot be replaced and its layers have different windows")
+
+    # lanes
+
+    def open(self, expected_rows: int = 0, longest: int | None = None) -> int:
+        """See `Target.open`."""
+        past_boundary = self._rotary is not None and (longest is None or longest > self._rotary.boundary)
+        if past_boundary and self.cache.lanes:
+            assert self._rotary is not None
+            raise UnsupportedModel(
+                self.model.config.model_type,
+                f"its rotary frequencies change for all rows of a batch once one passes {self._rotary.boundary} tokens "
+                f"(this request may reach {longest})",
+                "run such prompts one at a time, or lower max_new_tokens",
+            )
+        lane = self.cache.open(expected_rows)
+        if self._rotary is not None and self._rotary.starts_over:
+            self._tokens[lane] = []
+        return lane
+
+    def free(self, lane: int) -> None:
+        """See `Target.free`."""
+        self.cache.free(lane)
+        self._tokens.pop(lane, None)
+        self._long.discard(lane)
+
+    def length(self, lane: int) -> int:
+        """See `Target.length`."""
+        return self.cache.length(lane)
+
+    def depth_limit(self, lane: int) -> int | None:
+        """See `Target.depth_limit`."""
+        length = self.cache.length(lane)
+        limits = []
+        if self.context_limit is not None:
+            limits.append(self.context_limit - 1 - length)
+        if self._rotary is not None:
+            limit = self._rotary.depth_limit(length)
+            if limit is not None:
+                limits.append(limit)
+        return max(0, min(limits)) if limits else None
+
+    # forwards
+
+    @torch.no_grad()
+    def prefill(self, lane: int, prompt: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
+        """See `Target.prefill`. Causal attention, no full mask, logits of the last position only."""
+        tokens = list(prompt[:-1])
+        if self._rotary is not None and len(prompt) > self._rotary.boundary:
+            # plain decoding turns the whole prompt, root included, with the frequencies of its full length
+            chunks = [list(prompt)]
+            self._long.add(lane)
+        else:
+            chunks = [tokens[i : i + self.prefill_chunk] for i in range(0, len(tokens), self.prefill_chunk)]
+        features: dict[int, list[Tensor]] = {layer: [] for layer in feature_layers}
+        done = 0
+        for chunk in chunks:
+            slot = self.cache.slot(lane)
+            output = self._run(
+                torch.tensor([chunk], device=self.device),
+                torch.arange(done, done + len(chunk), device=self.device)[None],
+                TreeLayout.chain(len(chunk), device=self.device),
+                range(slot, slot + 1),
+                feature_layers,
+                last_logits_only=True,
+            )
+            kept = min(len(chunk), len(tokens) - done)
+            self.cache.commit({lane: range(kept)})
+            done += kept
+            for layer in feature_layers:
+                features[layer].append(output.hidden_states[layer][0, :kept])
+        if lane in self._tokens:
+            self._tokens[lane] = tokens
+        return {layer: torch.cat(parts) for layer, parts in features.items() if parts}
+
+    @torch.no_grad()
+    def forward(
+        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()
+    ) -> dict[int, TargetOutput]:
+        """See `Target.forward`. Lanes that are open but not named ride along with a lone root that is rolled back."""
+        for lane, tree in trees.items():
+            self._check_depth(lane, tree)
+            self._start_over_if_needed(lane, tree)
+        slots = [self.cache.slot(lane) for lane in trees]
+        span = range(min(slots), max(slots) + 1)
+        lanes = self.cache.lanes[span.start : span.stop]
+        placeholder = TokenTree((0,), (-1,))
+        rows = [trees.get(lane, placeholder) for lane in lanes]
+        width = max(map(len, rows))
+        layout = TreeLayout.from_trees(rows, device=self.device)
+        starts = torch.tensor([[self.cache.length(lane)] for lane in lanes], device=self.device)
+        # padding repeats the root: any finite row does, nobody sees it
+        ids = [[*tree.tokens, *(tree.tokens[:1] * (width - len(tree)))] for tree in rows]
+        output = self._run(
+            torch.tensor(ids, device=self.device), starts + layout.depth, layout, span, feature_layers
+        )
+        self._in_flight = dict(trees)
+        results = {}
+        for row, (lane, tree) in enumerate(zip(lanes, rows, strict=True)):
+            if lane in trees:
+                n = len(tree)
+                features = {layer: output.hidden_states[layer][row, :n] for layer in feature_layers}
+                results[lane] = TargetOutput(output.logits[row, :n], features)
+        return results
+
+    def commit(self, paths: Mapping[int, Sequence[int]]) -> None:
+        """See `Target.commit`."""
+        self.cache.commit(paths)
+        for lane, path in paths.items():
+            if lane in self._tokens:
+                self._tokens[lane].extend(self._in_flight[lane].tokens[node] for node in path)
+        self._in_flight = {}
+
+    def rollback(self) -> None:
+        """See `Target.rollback`."""
+        self.cache.rollback()
+        self._in_flight = {}
+
+    def _check_depth(self, lane: int, tree: TokenTree) -> None:
+        limit = self.depth_limit(lane)
+        if limit is not None and tree.height > limit:
+            raise ValueError(
+                f"the tree of lane {lane} is {tree.height} deep but only {limit} positions are left below its root at "
+                f"position {self.cache.length(lane)}"
+            )
+
+    def _start_over_if_needed(self, lane: int, tree: TokenTree) -> None:
+        """At the boundary of ``longrope`` plain decoding recomputes the cache; so do we."""
+        if self._rotary is None or not self._rotary.starts_over or lane in self._long:
+            return
+        if self.cache.length(lane) >= self._rotary.boundary:
+            tokens = self._tokens[lane]
+            self.cache.clear(lane)
+            self.prefill(lane, [*tokens, tree.tokens[0]])
+
+    def _run(
+        self,
+        input_ids: Tensor,  # [B, N]
+        position_ids: Tensor,  # [B, N]
+        layout: TreeLayout,
+        slots: range,
+        feature_layers: tuple[int, ...],
+        last_logits_only: bool = False,
+    ) -> Any:
+        self.cache.begin(slots)
+        step = AttentionStep(layout, self.cache.committed_rows, self.windows.__getitem__, self._backend)
+        arguments: dict[str, Any] = {
+            "input_ids": input_ids,
+            "position_ids": position_ids,
+            self._cache_keyword: self.cache,
+            "use_cache": True,
+            "return_dict": True,
+        }
+        if feature_layers:
+            arguments["output_hidden_states"] = True
+        if self._has_logits_to_keep:
+            arguments["logits_to_keep"] = 1 if last_logits_only else 0
+        try:
+            with self._borrowed():
+                if self.replaces_attention:
+                    output = self.model(**arguments, **{STEP_KEYWORD: step})
+                    self._check_layers_seen(step)
+                else:
+                    output = self.model(**arguments, attention_mask=self._dense_mask(layout))
+        except BaseException:
+            # an interrupted forward leaves some layers written and others not
+            self.cache.rollback()
+            raise
+        return output
+
+    def _check_layers_seen(self, step: AttentionStep) -> None:
+        if step.layers_seen != list(range(len(self.windows))):
+            raise UnsupportedModel(
+                self.model.config.model_type,
+                f"tree attention ran for layers {step.layers_seen} instead of once for each of {len(self.windows)}",
+            )
+
+    def _dense_mask(self, layout: TreeLayout) -> Tensor:
+        """The tree as an additive mask ``[B, 1, N, S + N]`` for a model that keeps its own attention."""
+        committed = self.cache.committed_rows(0)
+        visible = layout.mask(committed, max(committed), self.windows[0])[:, None]  # [B, 1, N, S + N]
+        dtype = self.model.dtype
+        mask = torch.zeros(visible.shape, dtype=dtype, device=self.device)
+        return mask.masked_fill_(~visible, torch.finfo(dtype).min)
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[None]:
+        """The model as the forward needs it; put back on the way out, whatever happens."""
+        configs = []
+        if self.replaces_attention:
+            name = register()
+            configs = [(config, config._attn_implementation_internal) for config in self._configs]
+            for config, _ in configs:
+                config._attn_implementation_internal = name
+        try:
+            if self._rotary is None:
+                yield
+            else:
+                with self._rotary.restored():
+                    yield
+        finally:
+            for config, own in configs:
+                config._attn_implementation_internal = own

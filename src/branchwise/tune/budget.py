@@ -1,0 +1,67 @@
+"""How large the next tree may be.
+
+A policy answers before every step and is told afterwards what the step cost and gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ..decode.statistics import StepSeconds
+
+
+class BudgetPolicy(Protocol):
+    """Chooses the budget of every lane's next tree."""
+
+    #: the most nodes a tree may get from this policy; sizes the cache
+    largest: int
+
+    def choose(self, lanes: int) -> list[int]:
+        """Nodes, root included, for each of ``lanes`` trees."""
+        ...
+
+    def learn(self, nodes: Sequence[int], emitted: Sequence[int], seconds: StepSeconds) -> None:
+        """What the step's trees had (nodes), gave (tokens) and cost."""
+        ...
+
+
+class FixedBudget:
+    """The same budget at every step.
+
+    Args:
+        nodes: nodes per tree, root included; 1 is plain decoding.
+
+    Raises:
+        ValueError: fewer than one node.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        if isinstance(nodes, bool) or not isinstance(nodes, int):
+            raise ValueError(f"a budget is a whole number of nodes or 'auto', got {nodes!r}")
+        if nodes < 1:
+            raise ValueError(f"a budget counts nodes, root included, so it must be >= 1 (1 is plain decoding), got {nodes}")
+        self.largest = nodes
+
+    def choose(self, lanes: int) -> list[int]:
+        """The fixed number for everybody."""
+        return [self.largest] * lanes
+
+    def learn(self, nodes: Sequence[int], emitted: Sequence[int], seconds: StepSeconds) -> None:
+        """Nothing to learn."""
+
+
+def make_budget(spec: int | str | BudgetPolicy) -> BudgetPolicy:
+    """The policy for what a user wrote: a number of nodes, ``"auto"``, or a policy itself."""
+    if isinstance(spec, str):
+        if spec == "auto":
+            from .adaptive import AdaptiveBudget
+
+            return AdaptiveBudget()
+        if not spec.lstrip("-").isdigit():
+            raise ValueError(f"a budget is a whole number of nodes or 'auto', got {spec!r}")
+        return FixedBudget(int(spec))
+    if isinstance(spec, int):
+        return FixedBudget(spec)
+    return spec

@@ -1,0 +1,180 @@
+"""Laws: the target's logits at a node, through every processor, on that node's own prefix.
+
+Everything is evaluated when a rule asks for it and kept for the step, so nodes that no rule visits cost nothing. Knows
+the tree, the committed tokens and the sampler; knows no model.
+
+Number types. Scores are float32 as in transformers' ``generate``, whatever the model computes in: with ``do_sample``
+False even a float64 model is rounded, so the greedy token is transformers' own. When sampling, float64 logits stay
+float64, because there "plain decoding" is this library's and exactness is checked in that type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .proposal import DraftTree
+from .sampler import Sampler
+
+
+class PrefixBuffer:
+    """The committed tokens of one lane as a growing tensor, so that no step converts the whole context again."""
+
+    def __init__(self) -> None:
+        self._ids = torch.empty(256, dtype=torch.long)
+        self._length = 0
+
+    def below(self, committed: Sequence[int], length: int, path: Sequence[int], device: torch.device) -> Tensor:
+        """A fresh tensor ``[1, L]``: the first ``length`` committed tokens, then ``path``.
+
+        Between calls ``committed`` may grow; its earlier tokens must stay the same.
+        """
+        if length > len(self._ids):
+            grown = torch.empty(max(2 * len(self._ids), length), dtype=torch.long)
+            grown[: self._length] = self._ids[: self._length]
+            self._ids = grown
+        if length > self._length:
+            self._ids[self._length : length] = torch.tensor(committed[self._length : length], dtype=torch.long)
+            self._length = length
+        ids = torch.cat([self._ids[:length], torch.tensor(path, dtype=torch.long)])  # [L]
+        return ids.to(device)[None]
+
+
+class LawMaker:
+    """Makes the laws of one lane, step after step.
+
+    Args:
+        sampler: the lane's sampling settings.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+        self._prefix = PrefixBuffer()
+
+    def laws(self, draft: DraftTree, committed: Sequence[int], logits: Tensor) -> TreeLaw:
+        """The laws of one step's draft; arguments as for `TreeLaw`."""
+        return TreeLaw(draft, committed, logits, self.sampler, self._prefix)
+
+
+class TreeLaw:
+    """The law at every node of one draft; call it with a node number (it is the ``law`` that a rule is given).
+
+    Args:
+        draft: the draft tree.
+        committed: the lane's committed tokens without padding, root included (the last one).
+        logits: ``[N, V]`` of the target at every node. Never written to.
+        sampler: the sampling settings.
+        prefix: the lane's buffer, for a lane of many steps; see `LawMaker`.
+
+    Raises:
+        ValueError: the shapes do not fit, or the last committed token is not the root.
+    """
+
+    def __init__(
+        self,
+        draft: DraftTree,
+        committed: Sequence[int],
+        logits: Tensor,
+        sampler: Sampler,
+        prefix: PrefixBuffer | None = None,
+    ) -> None:
+        if logits.ndim != 2 or len(logits) < len(draft.tree):
+            raise ValueError(f"a tree of {len(draft.tree)} nodes needs logits [N, V], got {list(logits.shape)}")
+        if not committed or committed[-1] != draft.tree.tokens[0]:
+            raise ValueError(
+                f"the last committed token must be the root {draft.tree.tokens[0]}, got {list(committed[-1:])}"
+            )
+        self._tree = draft.tree
+        self._committed = committed
+        self._length = len(committed)  # the list may grow while these laws are still read
+        self._logits = logits.detach()
+        self._sampler = sampler
+        self._prefix = prefix if prefix is not None else PrefixBuffer()
+        self._scores: dict[int, Tensor] = {}
+        self._laws: dict[int, Tensor] = {}
+
+    def __call__(self, node: int) -> Tensor:
+        """Probability vector ``[V]`` of the token after ``node``. Shared between calls: not to be written to.
+
+        Raises:
+            ValueError: the scores of the node hold NaN, or (when sampling) forbid every token. Names the node.
+        """
+        law = self._laws.get(node)
+        if law is None:
+            make = self._sampled if self._sampler.do_sample else self._best
+            law = self._laws[node] = make(node, self._processed(node))
+        return law
+
+    def logits(self, node: int) -> Tensor:
+        """The node's raw scores ``[V]``, a copy: what transformers returns as ``logits``."""
+        return self._row(node).clone()
+
+    def scores(self, node: int) -> Tensor:
+        """The node's processed scores ``[V]``, a copy: what transformers returns as ``scores``."""
+        return self._processed(node).clone()
+
+    @property
+    def visited(self) -> tuple[int, ...]:
+        """Nodes whose law was asked for so far, in that order."""
+        return tuple(self._laws)
+
+    def _row(self, node: int) -> Tensor:
+        row = self._logits[node]  # [V]
+        if self._sampler.do_sample and row.dtype == torch.float64:
+            return row
+        return row.float()
+
+    def _processed(self, node: int) -> Tensor:
+        scores = self._scores.get(node)
+        if scores is None:
+            scores = self._scores[node] = self._process(node)
+        return scores
+
+    def _process(self, node: int) -> Tensor:
+        scores = self._row(node)  # may be the target's own storage
+        if self._sampler.may_write:
+            scores = scores.clone()
+        ids: Tensor | None = None
+        for stage in self._sampler.stages:
+            if stage.fast is not None:
+                scores = stage.fast(scores)
+                continue
+            if ids is None:
+                ids = self._input_ids(node)
+            scores = stage.processor(ids, scores[None])[0]
+        return scores
+
+    def _input_ids(self, node: int) -> Tensor:
+        if not self._sampler.reads_prefix:  # nobody looks: any tensor of the right shape does
+            return torch.zeros(1, 1, dtype=torch.long, device=self._logits.device)
+        path = [self._tree.tokens[i] for i in self._tree.path(node)[1:]]
+        return self._prefix.below(self._committed, self._length, path, self._logits.device)
+
+    def _best(self, node: int, scores: Tensor) -> Tensor:
+        # numpy's argmax is vectorised and agrees with torch's: the first of equals, and NaN counts as the largest
+        best = int(scores.numpy().argmax()) if scores.device.type == "cpu" else int(scores.argmax())
+        if math.isnan(float(scores[best])):
+            raise ValueError(self._nan_message(node))
+        law = torch.zeros_like(scores)
+        law[best] = 1.0
+        return law
+
+    def _sampled(self, node: int, scores: Tensor) -> Tensor:
+        law = torch.softmax(scores, 0)
+        # one NaN, one plus infinity or nothing but minus infinity makes every entry NaN
+        if math.isnan(float(law[0])):
+            raise ValueError(self._nan_message(node))
+        return law
+
+    def _nan_message(self, node: int) -> str:
+        where = f"node {node} (token {self._tree.tokens[node]}, position {self._length - 1 + self._tree.depth[node]})"
+        if bool(self._logits[node].isnan().any()):
+            return f"the logits of {where} held NaN: the model's output is not usable; no token was chosen"
+        if bool(self._logits[node].isposinf().any()):
+            return f"the logits of {where} held plus infinity: there is no law to sample from; no token was chosen"
+        if bool(self._processed(node).isnan().any()):
+            return f"the processors made NaN of the logits of {where}; no token was chosen"
+        return f"the processors forbade every token after {where}; no token was chosen"

@@ -1,0 +1,70 @@
+"""Best-first growth against the best tree found by trying all of them."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from branchwise.draft import grow
+
+pytestmark = pytest.mark.core
+
+
+def random_expansion(seed: int, width: int = 2, deepest: int = 2) -> dict:
+    coins = random.Random(seed)
+    table, level = {}, [()]
+    for _ in range(deepest):
+        following = []
+        for path in level:
+            table[path] = [(token, coins.random() / width, "toy") for token in range(width)]
+            following += [(*path, token) for token in range(width)]
+        level = following
+    return table
+
+
+def best_sum(table: dict, drafted: int) -> float:
+    """The largest sum of path probabilities over all subtrees of ``drafted`` nodes, by enumeration."""
+    weight: dict[tuple[int, ...], float] = {(): 1.0}
+    for path, children in table.items():  # parents come before children
+        for token, estimate, _ in children:
+            weight[(*path, token)] = weight[path] * estimate
+    nodes = [path for path in weight if path]
+    best = 0.0
+    for chosen in combinations(nodes, min(drafted, len(nodes))):
+        if all(len(path) == 1 or path[:-1] in chosen for path in chosen):
+            best = max(best, sum(weight[path] for path in chosen))
+    return best
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), drafted=st.integers(0, 6))
+def test_no_tree_of_the_same_size_promises_more(seed, drafted):
+    table = random_expansion(seed)
+    growth = grow(0, drafted + 1, None, 10, lambda path: table.get(path, ()))
+    assert sum(growth.scores[1:]) == pytest.approx(best_sum(table, drafted))
+    assert growth.scores == sorted(growth.scores, reverse=True)
+
+
+def test_expands_lazily():
+    asked = []
+
+    def expand(path):
+        asked.append(path)
+        return [(1, 0.9, "toy"), (2, 0.1, "toy")]
+
+    growth = grow(7, 4, None, 10, expand)
+    assert growth.tokens == [7, 1, 1, 1]
+    assert asked == [(), (1,), (1, 1)]  # the last node is never asked for children
+
+
+def test_drops_what_cannot_be_a_token():
+    growth = grow(0, 9, 1, 4, lambda path: [(4, 0.9, "toy"), (-1, 0.9, "toy"), (3, 0.5, "toy"), (2, 0.0, "toy")])
+    assert growth.tokens == [0, 3]
+
+
+def test_depth_limit_zero_is_the_lone_root():
+    assert grow(5, 9, 0, 10, lambda path: [(1, 0.9, "toy")]).tokens == [5]
