@@ -1,11 +1,10 @@
-"""Tree attention with loops over (row, head, node) in Python floats. Shares no code with the package.
+"""Tree attention with loops over (row, head, node) in float64. Shares no code with the package.
 
 Ancestors are found by walking parents, visibility by comparing positions, the softmax is written out.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -66,13 +65,14 @@ def oracle_attention(
                 if window is None or position - (committed[row] + tree.depth(other)) < window:
                     visible.append(slots + other)
             for head in range(heads):
-                q = query[row, head, node].double()
-                scores = []
-                for column in visible:
-                    score = float(q @ key[row, head // group, column].double()) * scale
-                    scores.append(score if softcap is None else softcap * math.tanh(score / softcap))
-                weights = [math.exp(score) for score in scores]
-                total = math.fsum(weights) + (math.exp(float(sinks[head])) if sinks is not None else 0.0)
-                for column, weight in zip(visible, weights, strict=True):
-                    output[row, head, node] += weight / total * value[row, head // group, column].double()
+                seen_keys = key[row, head // group, visible].double()  # [columns, D]
+                seen_values = value[row, head // group, visible].double()  # [columns, Dv]
+                scores = seen_keys @ query[row, head, node].double() * scale  # [columns]
+                if softcap is not None:
+                    scores = softcap * torch.tanh(scores / softcap)
+                weights = torch.exp(scores)
+                total = weights.sum()
+                if sinks is not None:
+                    total = total + torch.exp(sinks[head].double())
+                output[row, head, node] = weights / total @ seen_values
     return output

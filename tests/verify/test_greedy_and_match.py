@@ -7,10 +7,11 @@ import random
 import hypothesis.strategies as st
 import pytest
 import torch
-from branchwise.tree import TokenTree
-from branchwise.verify import RULES, DraftTree, Greedy, Match, Sampler, SeededCoins, resolve_rule
 from hypothesis import given, settings
 from torch import Tensor
+
+from branchwise.tree import TokenTree
+from branchwise.verify import RULES, DraftTree, Greedy, Match, Sampler, SeededCoins, resolve_rule
 
 pytestmark = pytest.mark.core
 
@@ -70,7 +71,7 @@ def test_greedy_writes_the_argmax(seed: int, nodes: int) -> None:
 def test_match_refuses_twins_and_names_them_and_greedy_takes_the_first() -> None:
     draft = DraftTree.deterministic(TokenTree([0, 1, 2, 1], [-1, 0, 0, 0]))
     law = torch.tensor([0.0, 1.0, 0.0])
-    with pytest.raises(ValueError, match="'match'.*nodes 1 and 3 below node 0 both carry token 1"):
+    with pytest.raises(ValueError, match=r"'match'.*nodes 1 and 3 below node 0 both carry token 1"):
         Match().accept(draft, lambda node: law, SeededCoins(0))
     assert Greedy().accept(draft, lambda node: law, SeededCoins(0)).path == (0, 1)
 
@@ -92,8 +93,8 @@ def test_auto_takes_the_rule_that_fits() -> None:
 
 
 def test_unknown_and_unfitting_rules_raise_with_a_remedy() -> None:
-    with pytest.raises(ValueError, match="no rule is called 'best'; there are: auto, greedy, match"):
+    with pytest.raises(ValueError, match=r"no rule is called 'best'; there are: auto, greedy, match"):
         resolve_rule("best", Sampler())
-    with pytest.raises(ValueError, match="'greedy' does not fit do_sample=True.*'match'"):
+    with pytest.raises(ValueError, match=r"'greedy' does not fit do_sample=True.*'match'"):
         resolve_rule("greedy", Sampler(do_sample=True))
     assert set(RULES) >= {"greedy", "match"}

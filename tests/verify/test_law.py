@@ -7,12 +7,13 @@ import math
 import hypothesis.strategies as st
 import pytest
 import torch
-from branchwise.tree import TokenTree
-from branchwise.verify import DraftTree, LawMaker, Sampler, TreeLaw
 from hypothesis import given, settings
 from torch import Tensor
 from transformers.generation import logits_process as own
 from transformers.generation.logits_process import LogitsProcessorList
+
+from branchwise.tree import TokenTree
+from branchwise.verify import DraftTree, LawMaker, Sampler, TreeLaw
 
 pytestmark = pytest.mark.core
 
@@ -185,7 +186,7 @@ def test_a_law_without_tokens_raises_when_sampling() -> None:
         TreeLaw(DRAFT, COMMITTED, logits(), Sampler(True, [BanAll()]))(1)
     rows = logits()
     rows[1, 3] = math.inf
-    with pytest.raises(ValueError, match="node 1 .*plus infinity"):
+    with pytest.raises(ValueError, match=r"node 1 .*plus infinity"):
         TreeLaw(DRAFT, COMMITTED, rows, Sampler(True))(1)
 
 

@@ -21,6 +21,12 @@ ATTENTION_NAME = "branchwise_tree"
 STEP_KEYWORD = "branchwise_step"
 
 
+class StepMissing(RuntimeError):
+    """The attention was called without its step: by a model that does not hand keyword arguments through, or by a user
+    who set the implementation by hand.
+    """
+
+
 @dataclass(eq=False)
 class AttentionStep:
     """What one forward tells its attention layers.
@@ -69,7 +75,7 @@ def _attend(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     if branchwise_step is None:
-        raise RuntimeError(
+        raise StepMissing(
             f"the attention {ATTENTION_NAME!r} runs only inside branchwise; set another attn_implementation on the model"
         )
     layer_idx: int = module.layer_idx  # type: ignore[assignment]  # transformers sets it on every cached attention

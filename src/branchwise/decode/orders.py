@@ -281,11 +281,8 @@ def _rows(
     if mask.shape != ids.shape:
         raise ValueError(f"attention_mask must have the shape of input_ids {list(ids.shape)}, got {list(mask.shape)}")
     for row, keep in enumerate(mask.bool()):
-        kept = keep.nonzero().flatten()
-        if not len(kept):
+        if not bool(keep.any()):
             raise ValueError(f"row {row} of the batch is all padding")
-        if len(kept) != kept[-1] - kept[0] + 1:
-            raise ValueError(f"row {row} of the attention mask has a hole; padding must stand at the left or the right")
     return list(ids), list(mask)
 
 

@@ -126,7 +126,8 @@ class Speculator:
 
     def complete(self, prompt: Sequence[int], *, seed: int | None = None, **kwargs: Any) -> Generation:
         """One prompt as token ids in, one `Generation` out; arguments as for `generate`."""
-        orders = self._orders(torch.tensor([list(prompt)], dtype=torch.long), None, None, seed, kwargs)
+        ids = torch.tensor([list(prompt)], dtype=torch.long)
+        orders = self._orders(ids, torch.ones_like(ids), None, seed, kwargs)
         _one_only(orders, "complete")
         session, (lane,) = self._start(orders)
         self._finish(session)
@@ -150,7 +151,7 @@ class Speculator:
             **kwargs,
         )
 
-    def _start(self, orders: Sequence[Order], streamer: BaseStreamer | None = None) -> tuple[Session, list[Lane]]:
+    def _start(self, orders: Sequence[Order]) -> tuple[Session, list[Lane]]:
         requests = [order.request for order in orders]
         rules = [resolve_rule(self.rule, request.sampler) for request in requests]
         for request in requests:
@@ -174,9 +175,6 @@ class Speculator:
         except BaseException:
             session.close()
             raise
-        finally:
-            # a drafter that failed stays out of this session only; what it learned so far is the user's
-            pass
         if streamer is not None:
             streamer.end()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..tree import TokenTree
 from ..verify.proposal import DraftTree
+from .best_first import check_budget
 from .protocol import DraftContext, StepRecord
 
 #: all tokens of a lane so far -> tokens that must not be proposed next, because the target may produce them
@@ -48,6 +49,7 @@ class AdversaryDrafter:
         return [self._draft(*lane) for lane in zip(states, contexts, budgets, strict=True)]
 
     def _draft(self, least_liked: list[int], context: DraftContext, budget: int) -> DraftTree:
+        check_budget(budget)
         shapes = random.Random(f"{self._seed} {len(context.tokens)}")
         pool = self._pool if self._pool is not None else least_liked
         if self._pool is None and self._avoid is not None:

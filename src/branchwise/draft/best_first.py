@@ -34,6 +34,12 @@ class Growth:
     sources: list[str]
 
 
+def check_budget(budget: int) -> None:
+    """Raises a ValueError unless there is room for the root."""
+    if budget < 1:
+        raise ValueError(f"a draft tree needs a budget of at least 1 node (the root), got {budget}")
+
+
 def grow(root: int, budget: int, max_depth: int | None, vocab_size: int, expand: Expand) -> Growth:
     """The tree of at most ``budget`` nodes with the largest sum of scores, as far as the estimates are right.
 
@@ -53,8 +59,7 @@ def grow(root: int, budget: int, max_depth: int | None, vocab_size: int, expand:
     Raises:
         ValueError: ``budget`` is below 1.
     """
-    if budget < 1:
-        raise ValueError(f"a draft tree needs a budget of at least 1 node (the root), got {budget}")
+    check_budget(budget)
     tokens, parents, scores, sources = [root], [-1], [1.0], [""]
     paths: list[Path] = [()]
     # (negated score, age, parent, token, source): of two equal scores the one found first goes first

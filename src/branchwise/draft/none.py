@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..tree import TokenTree
 from ..verify.proposal import DraftTree
+from .best_first import check_budget
 from .protocol import DraftContext, StepRecord
 
 
@@ -22,6 +23,8 @@ class NoneDrafter:
         self, states: Sequence[None], contexts: Sequence[DraftContext], budgets: Sequence[int]
     ) -> list[DraftTree]:
         """Lone roots, whatever the budgets allow."""
+        for budget in budgets:
+            check_budget(budget)
         return [DraftTree.deterministic(TokenTree((context.tokens[-1],), (-1,))) for context in contexts]
 
     def observe(self, states: Sequence[None], records: Sequence[StepRecord]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..tree import TokenTree
 from ..verify.proposal import DraftTree
+from .best_first import check_budget
 from .protocol import DraftContext, StepRecord
 
 #: all tokens of a lane so far -> the tokens the target will produce next (as many as are known)
@@ -39,6 +40,7 @@ class OracleDrafter:
         return [self._draft(context, budget) for context, budget in zip(contexts, budgets, strict=True)]
 
     def _draft(self, context: DraftContext, budget: int) -> DraftTree:
+        check_budget(budget)
         tokens, parents, scores = [context.tokens[-1]], [-1], [1.0]
         right = list(self._future(context.tokens))[: context.max_depth][: self._reach]
         parent = 0

@@ -7,7 +7,8 @@ what these models were published in, and it halves disk, memory and time per tok
 from then on: whoever compares two ways of decoding loads the same folder for both. A runtime that multiplies the
 quantised blocks directly computes slightly different numbers, and the greedy texts of the two may part.
 
-What the GGUF reader loses and is put back here: further stop tokens, digit splitting, the tokenizer's length limit.
+What the GGUF reader loses and is put back here: further stop tokens, digit splitting, the tokenizer's length limit and
+its special tokens.
 """
 
 from __future__ import annotations
@@ -24,17 +25,25 @@ from branchwise.hub.named_models import NamedModel
 _NEEDED_MODULES = ("gguf", "accelerate")
 
 
-def check_can_convert() -> None:
-    """Raises early, before anything is downloaded, if a package that conversion needs is absent.
+def check_can_convert(model: NamedModel) -> None:
+    """Raises early, before anything is downloaded, if what conversion needs is absent.
 
     Raises:
-        ImportError: names the absent packages and the extra that brings them.
+        ImportError: names the absent packages and the extra that brings them, or the transformers that is too old.
     """
     absent = [module for module in _NEEDED_MODULES if importlib.util.find_spec(module) is None]
     if absent:
         raise ImportError(
             f'converting a fetched model needs {" and ".join(absent)}: run `pip install "branchwise[hub]"`'
         )
+    if model.needs_gguf_config:
+        import transformers
+
+        if not hasattr(transformers, "GgufConfig"):
+            raise ImportError(
+                f"transformers {transformers.__version__} reads the tokenizer of {model.name} wrongly: convert it with "
+                "a newer one that has GgufConfig (`pip install -U transformers`); the converted folder loads here too"
+            )
 
 
 def convert_gguf(gguf: Path, folder: Path, model: NamedModel) -> None:
@@ -45,11 +54,11 @@ def convert_gguf(gguf: Path, folder: Path, model: NamedModel) -> None:
         folder: an existing empty folder.
         model: says what the file alone does not.
     """
-    check_can_convert()
+    check_can_convert(model)
     with _quiet_transformers():
         network = _read_network(gguf)
         tokenizer = _read_tokenizer(gguf, model)
-        tokenizer.model_max_length = network.config.max_position_embeddings
+        _agree_with_network(tokenizer, network.config)
         network.generation_config = _generation_config(network, tokenizer, model)
         network.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -73,12 +82,21 @@ def _read_tokenizer(gguf: Path, model: NamedModel) -> Any:
     tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
     tokenizer.init_kwargs.pop("local_files_only", None)  # true of this call, not of the folder
     if model.splits_digits:
-        from tokenizers import pre_tokenizers
+        from tokenizers import decoders, pre_tokenizers
 
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
+        tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()  # older readers add steps that alter spaces
     return tokenizer
+
+
+def _agree_with_network(tokenizer: Any, config: Any) -> None:
+    """Gives the tokenizer the special tokens and the length limit of the network (older readers mix them up)."""
+    for role in ("bos", "eos", "pad"):
+        setattr(tokenizer, f"{role}_token", tokenizer.convert_ids_to_tokens(getattr(config, f"{role}_token_id")))
+    tokenizer.clean_up_tokenization_spaces = False  # it would drop spaces from decoded text
+    tokenizer.model_max_length = config.max_position_embeddings
 
 
 def _generation_config(network: Any, tokenizer: Any, model: NamedModel) -> Any:

@@ -75,7 +75,7 @@ def fetch(
     if is_offline(offline):
         raise ModelNotFetched(_not_fetched_message(model, "and this process is offline"))
     if convert is None:
-        check_can_convert()
+        check_can_convert(model)
     shown = choose_progress(progress)
     with _held(cache, model, shown):
         if not cache.is_complete(model):  # another process may have finished while this one waited

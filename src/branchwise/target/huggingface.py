@@ -1,8 +1,8 @@
 """A transformers model as target, unmodified.
 
 The model is borrowed for the length of each forward: the attention implementation is switched to ours, the cache is ours,
-and both are put back before anybody else sees the model. Models that do not let their attention be replaced (Falcon) keep
-their own and get the tree as an additive 4-D mask.
+and both are put back before anybody else sees the model. Models that do not let their attention be replaced (Falcon), or do
+not hand our step through to it (StableLM), keep their own and get the tree as an additive 4-D mask.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..attention.interface import STEP_KEYWORD, AttentionStep, register
+from ..attention.interface import STEP_KEYWORD, AttentionStep, StepMissing, register
 from ..attention.layout import TreeLayout
 from ..attention.registry import get_backend
 from ..cache import TreeCache
@@ -238,19 +238,28 @@ class HuggingFaceTarget:
             with self._borrowed():
                 if self.replaces_attention:
                     output = self.model(**arguments, **{STEP_KEYWORD: step})
-                    self._check_layers_seen(step)
                 else:
                     output = self.model(**arguments, attention_mask=self._dense_mask(layout))
+            self._check_layers(step, layout.width)
+        except StepMissing:
+            self.cache.rollback()
+            self.replaces_attention = False
+            self._check_own_attention()
+            return self._run(input_ids, position_ids, layout, slots, feature_layers, last_logits_only)
         except BaseException:
             # an interrupted forward leaves some layers written and others not
             self.cache.rollback()
             raise
         return output
 
-    def _check_layers_seen(self, step: AttentionStep) -> None:
-        if step.layers_seen != list(range(len(self.windows))):
+    def _check_layers(self, step: AttentionStep, width: int) -> None:
+        name = self.model.config.model_type
+        idle = [index for index, layer in enumerate(self.cache.layers) if layer.in_flight != width]
+        if idle:
+            raise UnsupportedModel(name, f"layers {idle} wrote no keys and values (a recurrent or a shared state)")
+        if self.replaces_attention and step.layers_seen != list(range(len(self.windows))):
             raise UnsupportedModel(
-                self.model.config.model_type,
+                name,
                 f"tree attention ran for layers {step.layers_seen} instead of once for each of {len(self.windows)}",
             )
 

@@ -7,6 +7,7 @@ needs one history per node, so it takes trees only.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import index
 
 from torch import Tensor
 
@@ -23,6 +24,7 @@ class TokenGraph:
     Raises:
         ValueError: an edge points backwards or out of range, a node has no parent, or the parents of a node lie at
             different depths (its position would be ambiguous). The message names the first bad node.
+        TypeError: a token or an end of an edge is not an integer.
     """
 
     tokens: tuple[int, ...]
@@ -30,18 +32,18 @@ class TokenGraph:
     depth: tuple[int, ...]
 
     def __init__(self, tokens: Iterable[int], edges: Iterable[tuple[int, int]]) -> None:
-        self.tokens = tuple(map(int, tokens))
-        self.edges = tuple((int(parent), int(child)) for parent, child in edges)
+        self.tokens = tuple(map(index, tokens))
+        self.edges = tuple((index(parent), index(child)) for parent, child in edges)
         if not self.tokens:
             raise ValueError("a token graph needs at least its root, got no tokens")
         if min(self.tokens) < 0:
             node = next(i for i, token in enumerate(self.tokens) if token < 0)
             raise ValueError(f"tokens[{node}] must be a token id >= 0, got {self.tokens[node]}")
         parents: list[list[int]] = [[] for _ in self.tokens]
-        for index, (parent, child) in enumerate(self.edges):
+        for number, (parent, child) in enumerate(self.edges):
             if not 0 <= parent < child < len(self.tokens):
                 raise ValueError(
-                    f"edges[{index}] = ({parent}, {child}) must go from an earlier node to a later one "
+                    f"edges[{number}] = ({parent}, {child}) must go from an earlier node to a later one "
                     f"(0 <= parent < child < {len(self.tokens)})"
                 )
             parents[child].append(parent)

@@ -1,4 +1,4 @@
-"""Token trees: the shape of a draft, in integers only.
+r"""Token trees: the shape of a draft, in integers only.
 
 This file knows node numbers, token ids and who is whose parent. It knows no model, no tokenizer and no attention.
 
@@ -6,7 +6,7 @@ A tree is written as two sequences. Node 0 is the root, the last committed token
 as its parent, so any topological order is valid, breadth-first or not:
 
         0 "the"                     tokens  = (5, 8, 9, 8)
-       / \\                         parents = (-1, 0, 0, 1)
+       / \                         parents = (-1, 0, 0, 1)
   1 "cat" 2 "dog"
      |                              ancestors:   0 1 2 3
   3 "cat"                                     0  1 . . .
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from operator import index
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ class TokenTree:
     Raises:
         ValueError: the tree is empty, the lengths differ, a token is negative, or a parent is not an earlier node. The
             message names the first bad index.
+        TypeError: a token or a parent is not an integer.
     """
 
     __slots__ = ("__dict__", "depth", "parents", "tokens")
@@ -48,8 +50,8 @@ class TokenTree:
     depth: tuple[int, ...]
 
     def __init__(self, tokens: Iterable[int], parents: Iterable[int]) -> None:
-        token_ids = tuple(map(int, tokens))
-        parent_ids = tuple(map(int, parents))
+        token_ids = tuple(map(index, tokens))
+        parent_ids = tuple(map(index, parents))
         if not token_ids:
             raise ValueError("a token tree needs at least its root, got no tokens")
         if len(token_ids) != len(parent_ids):
@@ -104,6 +106,10 @@ class TokenTree:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a TokenTree is immutable: cannot set {name}")
+
+    def __reduce__(self) -> tuple[type[TokenTree], tuple[tuple[int, ...], tuple[int, ...]]]:
+        # copying and pickling would otherwise restore the slots one by one, which immutability forbids
+        return TokenTree, (self.tokens, self.parents)
 
     def __len__(self) -> int:
         return len(self.tokens)

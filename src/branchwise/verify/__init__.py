@@ -1,15 +1,24 @@
 """Laws, coins and the rules that decide which drafted tokens stand. Knows token trees; knows no model and no cache."""
 
+from .best_path import BestPath
+from .block import Block
 from .coins import SeededCoins, choose
+from .draw import draw_with_replacement, draw_without_replacement, masked, sample_children
 from .greedy import Greedy
 from .law import LawMaker, TreeLaw
 from .match import Match
+from .multiround import MultiRound
 from .proposal import ONE_HOT, DraftTree, OneHot, Proposal, Sampled
 from .registry import RULES, RuleEntry, resolve_rule
+from .rejection import Rejection
 from .rule import Coins, Law, Rule, Verdict
 from .sampler import Sampler
+from .traversal import Traversal
+from .typical import Typical
 
 __all__ = [
-    "Coins", "DraftTree", "Greedy", "Law", "LawMaker", "Match", "ONE_HOT", "OneHot", "Proposal", "RULES", "Rule",
-    "RuleEntry", "Sampled", "Sampler", "SeededCoins", "TreeLaw", "Verdict", "choose", "resolve_rule",
+    "BestPath", "Block", "Coins", "DraftTree", "Greedy", "Law", "LawMaker", "Match", "MultiRound", "ONE_HOT", "OneHot",
+    "Proposal", "RULES", "Rejection", "Rule", "RuleEntry", "Sampled", "Sampler", "SeededCoins", "Traversal", "TreeLaw",
+    "Typical", "Verdict", "choose", "draw_with_replacement", "draw_without_replacement", "masked", "resolve_rule",
+    "sample_children",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .proposal import DraftTree
 from .rule import Coins, Law, Verdict
+from .vectors import best_token
 
 
 class Greedy:
@@ -20,9 +21,7 @@ class Greedy:
         tree = draft.tree
         path = [0]
         while True:
-            vector = law(path[-1])  # [V]
-            # torch's own argmax takes the first of equals too, but is thirty times slower on the CPU
-            best = int(vector.numpy().argmax()) if vector.device.type == "cpu" else int(vector.argmax())
+            best = best_token(law(path[-1]))
             child = next((child for child in tree.children(path[-1]) if tree.tokens[child] == best), None)
             if child is None:
                 return Verdict(tuple(path), best)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .proposal import DraftTree
 from .sampler import Sampler
+from .vectors import best_token
 
 
 class PrefixBuffer:
@@ -154,8 +155,7 @@ class TreeLaw:
         return self._prefix.below(self._committed, self._length, path, self._logits.device)
 
     def _best(self, node: int, scores: Tensor) -> Tensor:
-        # numpy's argmax is vectorised and agrees with torch's: the first of equals, and NaN counts as the largest
-        best = int(scores.numpy().argmax()) if scores.device.type == "cpu" else int(scores.argmax())
+        best = best_token(scores)
         if math.isnan(float(scores[best])):
             raise ValueError(self._nan_message(node))
         law = torch.zeros_like(scores)

@@ -2,7 +2,7 @@
 
 Exact for every way of building a tree, because a draft only decides how many of the target's own draws one forward can
 serve; it never touches the draws. The rule ignores how children were proposed, so it needs no draft probabilities.
-Known as naive sampling (SpecInfer, Miao et al. 2024, section 4.3) and as `_MCNS` in MCSD; verification.md section 1.
+SpecInfer (Miao et al. 2024, section 4.3) calls it naive sampling.
 """
 
 from __future__ import annotations

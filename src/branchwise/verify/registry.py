@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .best_path import BestPath
+from .block import Block
 from .greedy import Greedy
 from .match import Match
+from .multiround import MultiRound
+from .rejection import Rejection
 from .rule import Rule
 from .sampler import Sampler
+from .traversal import Traversal
+from .typical import Typical
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,12 @@ class RuleEntry:
 RULES: dict[str, RuleEntry] = {
     "greedy": RuleEntry(Greedy, "follows the target's best token; temperature 0 only", needs_greedy=True),
     "match": RuleEntry(Match, "draws from the target and keeps what the draft guessed; any tree of distinct siblings"),
+    "multiround": RuleEntry(MultiRound, "rejection over rounds, duplicates kept; any tree that carries its proposals"),
+    "rejection": RuleEntry(Rejection, "recursive rejection from the root down; any tree that carries its proposals"),
+    "traversal": RuleEntry(Traversal, "judges whole paths from the leaves up; any tree that carries its proposals"),
+    "block": RuleEntry(Block, "judges prefixes of one chain jointly; chains only"),
+    "best_path": RuleEntry(BestPath, "block verification of the best of K <= 4 independent rollouts"),
+    "typical": RuleEntry(Typical, "LOSSY: keeps what the target finds plausible; changes the law", lossless=False),
 }
 
 

@@ -1,0 +1,1 @@
+"""Measuring: prompts, methods side by side, agreement, and where a result came from."""

@@ -1,0 +1,133 @@
+"""One prompt with and without drafts: is it faster, and is the output the same?
+
+Knows one prompt. Many prompts, other libraries and shares of time are the `runner`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..decode import Generation, Speculator
+from ..target.huggingface import HuggingFaceTarget
+from .agreement import Divergence, explain_difference, first_difference
+from .sampling import Sampling
+
+WARM_UP_TOKENS = 8
+#: who runs when: each goes first and last once, so that a machine that warms up or slows down favours neither
+ORDER = ("drafts", "plain", "plain", "drafts")
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """What to generate; the same for both.
+
+    Attributes:
+        prompt: token ids.
+        sampling: how the next token is chosen.
+        max_new_tokens: most tokens.
+        stop_strings: what ends the text.
+        seed: of the coins; needed when sampling, else both would draw differently.
+    """
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    max_new_tokens: int
+    stop_strings: tuple[str, ...] = ()
+    seed: int | None = None
+
+    def run(self, speculator: Speculator, streamer: Any = None, max_new_tokens: int | None = None) -> Generation:
+        """Generates once."""
+        ids = torch.tensor([list(self.prompt)])
+        output = speculator.generate(
+            ids,
+            # without a mask transformers would take prompt tokens that equal the pad token for padding
+            attention_mask=torch.ones_like(ids),
+            streamer=streamer,
+            seed=self.seed,
+            max_new_tokens=max_new_tokens or self.max_new_tokens,
+            stop_strings=list(self.stop_strings) or None,
+            return_dict_in_generate=True,
+            **self.sampling.as_transformers(),
+        )
+        assert not isinstance(output, torch.Tensor) and isinstance(output.branchwise, Generation)
+        return output.branchwise
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What came out.
+
+    Attributes:
+        drafts: the first run with drafts.
+        plain: the first run without.
+        speed_up: tokens per second with drafts over those without, both runs of each together, prefill not included.
+        drafts_tokens_per_second, plain_tokens_per_second: the two.
+        position: first token that differs, or None.
+        divergence: gap and rounding there, for greedy output.
+    """
+
+    drafts: Generation
+    plain: Generation
+    drafts_tokens_per_second: float
+    plain_tokens_per_second: float
+    position: int | None
+    divergence: Divergence | None
+
+    @property
+    def speed_up(self) -> float:
+        """See above."""
+        return self.drafts_tokens_per_second / self.plain_tokens_per_second if self.plain_tokens_per_second else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "speed_up": round(self.speed_up, 4),
+            "tokens_per_second": round(self.drafts_tokens_per_second, 3),
+            "plain_tokens_per_second": round(self.plain_tokens_per_second, 3),
+            "tokens_agree": self.position is None,
+            "first_difference": self.position,
+            "difference": self.divergence.as_dict() if self.divergence is not None else None,
+        }
+
+
+def compare(
+    order: Order, target: HuggingFaceTarget, tokenizer: Any, drafter: str, rule: str, budget: str | int, streamer: Any = None
+) -> Comparison:
+    """Runs the prompt twice with drafts and twice without, in turns.
+
+    Every run with drafts starts with a drafter that has seen nothing, so that none profits from the other's output.
+
+    Args:
+        order: what to generate.
+        target: the model.
+        tokenizer: its tokenizer.
+        drafter, rule, budget: of the runs with drafts.
+        streamer: gets the tokens of the first run with drafts.
+    """
+
+    def speculator(kind: str) -> Speculator:
+        if kind == "plain":
+            return Speculator(target, tokenizer, drafter="none", rule=rule, budget=1)
+        return Speculator(target, tokenizer, drafter=drafter, rule=rule, budget=budget)
+
+    for kind in ("plain", "drafts"):
+        order.run(speculator(kind), max_new_tokens=min(WARM_UP_TOKENS, order.max_new_tokens))
+    runs: dict[str, list[Generation]] = {"plain": [], "drafts": []}
+    for place, kind in enumerate(ORDER):
+        runs[kind].append(order.run(speculator(kind), streamer if place == 0 else None))
+    drafts, plain = runs["drafts"][0], runs["plain"][0]
+    position = first_difference(plain.tokens, drafts.tokens)
+    divergence = None
+    if position is not None and order.sampling.is_greedy:
+        nodes = max(len(record.draft.tree) for record in drafts.records)
+        divergence = explain_difference(target, order.prompt, plain.tokens, drafts.tokens, nodes)
+    return Comparison(drafts, plain, _rate(runs["drafts"]), _rate(runs["plain"]), position, divergence)
+
+
+def _rate(runs: Sequence[Generation]) -> float:
+    seconds = sum(run.decode_seconds for run in runs)
+    return sum(len(run.tokens) for run in runs) / seconds if seconds else 0.0

@@ -1,0 +1,119 @@
+"""A whole benchmark: prompts and methods in, one record out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ..hub import resolve
+from ..target.huggingface import HuggingFaceTarget
+from .agreement import Divergence, explain_difference
+from .methods import make_method
+from .prompts import Prompt, encode_prompt
+from .provenance import model_facts, provenance
+from .runner import Results, Row, run_methods
+from .sampling import Sampling
+from .summary import summarise
+
+WARM_UP_PROMPT = "Name three things that float on water, and say in one sentence why each of them does."
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What to measure.
+
+    Attributes:
+        prompts: the questions.
+        methods: names as `methods.method_names` gives them.
+        drafter: of the ``tree`` methods.
+        lookup_tokens: of ``hf-lookup``.
+        sampling: how the next token is chosen, in every method.
+        max_new_tokens: per prompt.
+        seed: see `runner`.
+        chat: see `prompts.encode_prompt`.
+    """
+
+    prompts: Sequence[Prompt]
+    methods: Sequence[str]
+    drafter: str = "mixed"
+    lookup_tokens: int = 10
+    sampling: Sampling = Sampling()
+    max_new_tokens: int = 128
+    seed: int = 0
+    chat: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 2:
+            raise ValueError(f"max-new-tokens must be >= 2 to time anything after the first token, got {self.max_new_tokens}")
+        if self.lookup_tokens < 1:
+            raise ValueError(f"lookup-tokens must be >= 1, got {self.lookup_tokens}")
+
+
+def run_job(
+    job: Job,
+    model: PreTrainedModel,
+    tokenizer: Any,
+    model_name: str,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Measures, and returns the record: settings, provenance, figures per method, one row per prompt and method."""
+    target = HuggingFaceTarget(model)
+    encode = partial(encode_prompt, tokenizer, chat=job.chat)
+    encoded = [(prompt, encode(prompt.text)) for prompt in job.prompts]
+    facts = provenance(model=model_facts(model_name, resolve(model_name), model))
+    results = run_methods(
+        {
+            name: partial(make_method, name, model, target, job.sampling, job.drafter, job.lookup_tokens)
+            for name in job.methods
+        },
+        encoded,
+        warm_up=encode(WARM_UP_PROMPT),
+        max_new_tokens=job.max_new_tokens,
+        seed=job.seed,
+        context_limit=target.context_limit,
+        progress=progress,
+    )
+    return {
+        "bench": "branchwise",
+        "settings": _settings(job),
+        "provenance": facts,
+        "methods": summarise(results, is_greedy=job.sampling.is_greedy, explain=_explainer(target, job, results, encoded)),
+        "skipped": results.skipped,
+        "rows": [row.as_dict() for row in results.rows],
+    }
+
+
+def _settings(job: Job) -> dict[str, Any]:
+    return {
+        "prompts": len(job.prompts),
+        "categories": list(dict.fromkeys(prompt.category for prompt in job.prompts)),
+        "methods": list(job.methods),
+        "drafter": job.drafter,
+        "lookup_tokens": job.lookup_tokens,
+        "temperature": job.sampling.temperature,
+        "max_new_tokens": job.max_new_tokens,
+        "seed": job.seed,
+        "chat": job.chat,
+    }
+
+
+def _explainer(
+    target: HuggingFaceTarget, job: Job, results: Results, encoded: Sequence[tuple[Prompt, Sequence[int]]]
+) -> Callable[[Row, Row], Divergence | None] | None:
+    """Measures gap and rounding where two rows part; under sampling a gap of logits would say nothing."""
+    if not job.sampling.is_greedy:
+        return None
+    ids = {prompt.question_id: tokens for prompt, tokens in encoded}
+
+    def explain(reference: Row, row: Row) -> Divergence | None:
+        nodes = 1
+        if row.run.generation is not None:
+            nodes = max(len(record.draft.tree) for record in row.run.generation.records)
+        prompt = ids[row.prompt.question_id]
+        return explain_difference(target, prompt, reference.run.tokens, row.run.tokens, max(nodes, 2))
+
+    return explain

@@ -1,0 +1,155 @@
+"""The methods a benchmark compares, each a name and a way to run one prompt.
+
+    plain      this library with drafter "none": its own loop, one token per forward
+    tree-N     this library with a drafter and a budget of N nodes, one drafter kept for the whole run
+    hf-plain   transformers' generate, as the model was loaded (its own attention, DynamicCache)
+    hf-lookup  transformers' generate with prompt lookup
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from ..decode import Generation, Speculator
+from ..decode.statistics import StepSeconds
+from ..draft import make_drafter
+from ..target.huggingface import HuggingFaceTarget
+from .sampling import Sampling
+from .stopwatch import Stopwatch, Timing
+
+METHODS = ("plain", "tree", "hf-plain", "hf-lookup")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One prompt through one method.
+
+    Attributes:
+        tokens: generated ids, the stopping token included.
+        timing: see `stopwatch`.
+        generation: this library's own statistics; None for transformers.
+    """
+
+    tokens: tuple[int, ...]
+    timing: Timing
+    generation: Generation | None = None
+
+    @property
+    def decode_steps(self) -> tuple[StepSeconds, ...]:
+        """The parts of the steps that the decoding time covers; empty for transformers."""
+        return self.generation.seconds[1:] if self.generation is not None else ()
+
+
+class Method(Protocol):
+    """Something that generates."""
+
+    name: str
+    #: most nodes of a forward, root included; 1 for methods without trees
+    nodes: int
+
+    def run(self, prompt: Sequence[int], max_new_tokens: int, seed: int) -> Run:
+        """Generates from one prompt."""
+        ...
+
+
+class BranchwiseMethod:
+    """This library. The speculator, and with it what the drafter has learned, is kept from prompt to prompt."""
+
+    def __init__(self, name: str, target: HuggingFaceTarget, sampling: Sampling, drafter: str, budget: int | str) -> None:
+        self.name = name
+        self._speculator = Speculator(target, drafter=make_drafter(drafter), budget=budget)
+        self._sampling = sampling
+        self.nodes = self._speculator.budget.largest
+
+    def run(self, prompt: Sequence[int], max_new_tokens: int, seed: int) -> Run:
+        """See `Method.run`."""
+        ids = torch.tensor([list(prompt)])
+        watch = Stopwatch()
+        output = self._speculator.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            streamer=watch,
+            seed=None if self._sampling.is_greedy else seed,
+            max_new_tokens=max_new_tokens,
+            return_dict_in_generate=True,
+            **self._sampling.as_transformers(),
+        )
+        assert not isinstance(output, torch.Tensor)
+        generation = output.branchwise
+        assert isinstance(generation, Generation)
+        timing = watch.read([len(record.tokens) for record in generation.records])
+        return Run(generation.tokens, timing, generation)
+
+
+class TransformersMethod:
+    """transformers' own generate."""
+
+    nodes = 1
+
+    def __init__(self, name: str, model: PreTrainedModel, sampling: Sampling, **options: Any) -> None:
+        self.name = name
+        self._model = model
+        self._sampling = sampling
+        self._options = options
+
+    def run(self, prompt: Sequence[int], max_new_tokens: int, seed: int) -> Run:
+        """See `Method.run`; the seed is transformers' own (its random stream is not this library's)."""
+        ids = torch.tensor([list(prompt)], device=self._model.device)
+        if not self._sampling.is_greedy:
+            torch.manual_seed(seed)
+        watch = Stopwatch()
+        output = self._model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            streamer=watch,
+            max_new_tokens=max_new_tokens,
+            pad_token_id=_pad_token(self._model),
+            **self._sampling.as_transformers(),
+            **self._options,
+        )
+        return Run(tuple(output[0, len(prompt) :].tolist()), watch.read())
+
+
+def method_names(names: Sequence[str], budgets: Sequence[int | str]) -> list[str]:
+    """The methods of a run, ``tree`` once per budget.
+
+    Raises:
+        ValueError: a name is unknown or comes twice; the message lists those that exist.
+    """
+    if not names:
+        raise ValueError(f"name at least one method; there are {', '.join(METHODS)}")
+    expanded: list[str] = []
+    for name in names:
+        if name not in METHODS:
+            raise ValueError(f"no method is named {name!r}; there are {', '.join(METHODS)}")
+        if name == "tree" and not budgets:
+            raise ValueError("method 'tree' needs at least one budget")
+        expanded.extend([f"tree-{budget}" for budget in budgets] if name == "tree" else [name])
+    twice = sorted({name for name in expanded if expanded.count(name) > 1})
+    if twice:
+        raise ValueError(f"given twice: {', '.join(twice)}")
+    return expanded
+
+
+def make_method(
+    name: str, model: PreTrainedModel, target: HuggingFaceTarget, sampling: Sampling, drafter: str, lookup_tokens: int
+) -> Method:
+    """The method with one of the names that `method_names` gives."""
+    if name == "plain":
+        return BranchwiseMethod(name, target, sampling, "none", 1)
+    if name.startswith("tree-"):
+        return BranchwiseMethod(name, target, sampling, drafter, name.removeprefix("tree-"))
+    if name == "hf-lookup":
+        return TransformersMethod(name, model, sampling, prompt_lookup_num_tokens=lookup_tokens)
+    return TransformersMethod(name, model, sampling)
+
+
+def _pad_token(model: PreTrainedModel) -> int:
+    """Any id: one sequence has no padding, but transformers warns when it must pick the id itself."""
+    pad = model.generation_config.pad_token_id
+    return 0 if pad is None else pad

@@ -1,0 +1,403 @@
+"""The command line: reads arguments, calls the rooms, prints. Every decision about generation is made elsewhere.
+
+torch and transformers are imported inside the commands, so that ``branchwise --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from .bench.compare import Comparison
+    from .decode import Generation
+
+app = typer.Typer(
+    help="Exact tree speculation for Hugging Face causal language models: faster generation, unchanged output.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+models_app = typer.Typer(help="Models with a short name: list them, fetch one, say where it lies.", no_args_is_help=True)
+app.add_typer(models_app, name="models")
+
+EXIT_FAILED = 1
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# options that several commands share
+Model = Annotated[str, typer.Option(help="'default', another short name, a folder, or a Hub id.")]
+Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's own), float32, bfloat16, float16 or float64.")]
+Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, ...", show_default="cpu")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads.", show_default="torch's own choice")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
+MaxNewTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
+Drafter = Annotated[str, typer.Option(help="auto, none, ngram, recycling, mixed, ...")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def main() -> None:
+    """The entry point."""
+    # a warning's place in the code means nothing to somebody at the command line
+    warnings.formatwarning = lambda message, *_, **__: f"branchwise: {message}\n"
+    app()
+
+
+def reports_errors(command: Command) -> Command:
+    """Turns errors that a user can act on into one line on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            typer.echo("\nbranchwise: interrupted", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except BrokenPipeError:
+            # the reader (head, less) has left; nothing more to say, and Python must not try to flush at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(EXIT_FAILED) from None
+        except (ValueError, OSError, ImportError) as error:
+            if kwargs.get("debug"):
+                raise
+            typer.echo(f"branchwise: {' '.join(str(error).split()) or type(error).__name__}", err=True)
+            raise typer.Exit(EXIT_ERROR) from None
+
+    return run  # type: ignore[return-value]
+
+
+@app.command()
+@reports_errors
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads it from stdin.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    model: Model = "default",
+    chat: Annotated[
+        bool | None, typer.Option("--chat/--raw", help="Use the chat template or not.", show_default="chat if there is one")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
+    drafter: Drafter = "auto",
+    rule: Annotated[str, typer.Option(help="auto, greedy, match, ...")] = "auto",
+    budget: Annotated[str, typer.Option(help="Most nodes of a tree, root included, or 'auto'; 1 is plain decoding.")] = "auto",
+    max_new_tokens: MaxNewTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k best tokens. Needs --temperature.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the best tokens of this mass. Needs --temperature.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Drop tokens below this part of the best. Needs --temperature.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 makes seen tokens less likely.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same sample; greedy output needs none.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")] = None,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Also decode plainly: how much faster, and the same tokens?")] = False,
+    show_tree: Annotated[bool, typer.Option("--show-tree", help="Draw each step's tree on stderr.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    no_stream: Annotated[bool, typer.Option("--no-stream", help="Print the text when it is complete.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Continue PROMPT, or answer it with --chat. Greedy unless --temperature is above 0.
+
+    The text goes to stdout, statistics to stderr. Sampling defaults of the checkpoint are not used: what is not asked for
+    here is off.
+    """
+    text = _read_prompt(prompt, file)
+    from .bench.sampling import Sampling
+
+    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
+    stops = tuple(stop or ())
+    if "" in stops:
+        raise ValueError("a stop string must not be empty")
+    if max_new_tokens < 1:
+        raise ValueError(f"max-new-tokens must be >= 1, got {max_new_tokens}")
+    _check_choices(drafter, budget)
+    if compare and seed is None and not sampling.is_greedy:
+        seed = int.from_bytes(os.urandom(4), "big")  # both sides must flip the same coins
+
+    from .bench.compare import Order
+    from .bench.compare import compare as compare_runs
+    from .bench.prompts import encode_prompt
+    from .decode import Speculator
+    from .show import LiveText
+    from .target import HuggingFaceTarget
+
+    loaded, tokenizer = _load(model, dtype, device, threads)
+    order = Order(encode_prompt(tokenizer, text, chat=chat, system=system), sampling, max_new_tokens, stops, seed)
+    live = None if as_json or no_stream else LiveText(tokenizer, _write, stops)
+    comparison = None
+    target = HuggingFaceTarget(loaded)
+    if compare:
+        comparison = compare_runs(order, target, tokenizer, drafter, rule, budget, live)
+        generation = comparison.drafts
+    else:
+        generation = order.run(Speculator(target, tokenizer, drafter=drafter, rule=rule, budget=budget), live)
+
+    if as_json:
+        settings = {"model": _shown_model(model), "drafter": drafter, "rule": rule, "budget": _number_or_auto(budget), "seed": seed}
+        typer.echo(json.dumps(_record(generation, comparison) | settings))
+    else:
+        _write(("" if live is not None else generation.text or "") + "\n")
+    if show_tree:
+        _draw_steps(generation, tokenizer)
+    if not as_json:
+        _print_statistics(generation, comparison)
+
+
+@models_app.command("list")
+@reports_errors
+def models_list(debug: Debug = False) -> None:
+    """List the models with a short name, and which are fetched."""
+    from .hub import list_models
+
+    for row in list_models():
+        names = ", ".join((row.name, *row.aliases))
+        state = f"fetched, {_megabytes(row.disk_bytes)}" if row.is_present else f"{_megabytes(row.download_bytes)} to download"
+        typer.echo(f"{names}: {row.summary} ({row.licence}; {state})")
+
+
+@models_app.command("fetch")
+@reports_errors
+def models_fetch(name: str, debug: Debug = False) -> None:
+    """Fetch a model into the cache folder, and say where it lies."""
+    from .hub import fetch
+
+    typer.echo(str(fetch(name)))
+
+
+@models_app.command("path")
+@reports_errors
+def models_path(name: str, debug: Debug = False) -> None:
+    """Say where a fetched model lies."""
+    from .hub import list_models, named_model
+
+    asked = named_model(name)
+    row = next(row for row in list_models() if row.name == asked.name)
+    if not row.is_present:
+        raise ValueError(f"{row.name} is not fetched; run: branchwise models fetch {row.name}")
+    typer.echo(str(row.path))
+
+
+@app.command()
+@reports_errors
+def bench(
+    prompts: Annotated[Path, typer.Argument(help="One JSON object per line: question_id, category, topic, turns.")],
+    methods: Annotated[str, typer.Option(help="From plain, tree, hf-plain, hf-lookup; comma between.")] = "plain,tree,hf-plain",
+    budgets: Annotated[str, typer.Option(help="Budgets of method tree.")] = "9,17,33",
+    drafter: Drafter = "mixed",
+    lookup_tokens: Annotated[int, typer.Option(help="prompt_lookup_num_tokens of hf-lookup.")] = 10,
+    limit_per_category: Annotated[int | None, typer.Option(help="Prompts per category; its topics take turns.")] = None,
+    categories: Annotated[str, typer.Option(help="Only these categories; comma between.")] = "",
+    topics: Annotated[str, typer.Option(help="Only these topics; comma between.")] = "",
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    seed: Annotated[int, typer.Option(help="Prompt i samples with seed + i.")] = 0,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write everything, rows per prompt too, to this file.")] = None,
+    model: Model = "default",
+    chat: Annotated[
+        bool | None, typer.Option("--chat/--raw", help="Use the chat template or not.", show_default="chat if there is one")
+    ] = None,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Measure methods side by side on a file of prompts (first turns only).
+
+    Methods alternate prompt by prompt; prefill is not counted. Tables come first, the last line is one JSON object. Exits
+    with 1 when a method failed; its error is listed.
+    """
+    from .bench.job import Job, run_job
+    from .bench.methods import method_names
+    from .bench.prompts import choose_prompts, read_prompts
+    from .bench.report import check_writable, last_line, print_report, write_json
+    from .bench.sampling import Sampling
+
+    sizes = [_number_or_auto(size) for size in _split(budgets)]
+    for size in sizes:
+        _check_choices(drafter, str(size))
+    job = Job(
+        prompts=choose_prompts(
+            read_prompts(prompts), categories=_split(categories), topics=_split(topics), limit_per_category=limit_per_category
+        ),
+        methods=method_names(_split(methods), sizes),
+        drafter=drafter,
+        lookup_tokens=lookup_tokens,
+        sampling=Sampling(temperature),
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        chat=chat,
+    )
+    if json_path is not None:
+        check_writable(json_path)
+    loaded, tokenizer = _load(model, dtype, device, threads)
+    record = run_job(job, loaded, tokenizer, model, progress=lambda line: typer.echo(line, err=True))
+    print_report(record)
+    if json_path is not None:
+        write_json(record, json_path)
+    typer.echo(last_line(record))
+    if any(method["error"] for method in record["methods"].values()):
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from . import __version__
+
+    typer.echo(__version__)
+
+
+# reading
+
+
+def _read_prompt(prompt: str | None, file: Path | None) -> str:
+    """The prompt from whichever place it was given; one newline at the end of a file or of stdin does not count."""
+    if prompt is not None and file is not None:
+        raise ValueError("give the prompt either as an argument or with --file, not both")
+    if file is not None:
+        text = file.read_text(encoding="utf-8").removesuffix("\n")
+    elif prompt is None or prompt == "-":
+        if prompt is None and sys.stdin.isatty():
+            raise ValueError("no prompt: give it as an argument, with --file, or on stdin")
+        text = sys.stdin.read().removesuffix("\n")
+    else:
+        text = prompt
+    if not text:
+        raise ValueError("the prompt is empty: give at least one character as an argument, with --file, or on stdin")
+    return text
+
+
+def _check_choices(drafter: str, budget: str) -> None:
+    """Finds a wrong name or number before a model is loaded."""
+    from .draft import make_drafter
+    from .tune.budget import make_budget
+
+    make_drafter(drafter)
+    make_budget(budget)
+
+
+def _load(model: str, dtype: str, device: str | None, threads: int | None) -> tuple[Any, Any]:
+    import torch
+    from transformers.utils import logging
+
+    from .hub import load
+
+    dtypes = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
+    if dtype != "auto" and dtype not in dtypes:
+        raise ValueError(f"no dtype is named {dtype!r}; there are auto, {', '.join(dtypes)}")
+    if device is not None:
+        _check_device(device)
+    if threads is not None:
+        if threads < 1:
+            raise ValueError(f"threads must be >= 1, got {threads}")
+        torch.set_num_threads(threads)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    return load(model, dtype=dtypes.get(dtype), device=device)
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"device {device!r} cannot be used here: {reason}") from None
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _number_or_auto(budget: str) -> int | str:
+    return int(budget) if budget.lstrip("-").isdigit() else budget
+
+
+# printing
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _shown_model(model: str) -> str:
+    return Path(model).name if os.path.isabs(model) else model
+
+
+def _record(generation: Generation, comparison: Comparison | None) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "text": generation.text,
+        "token_ids": list(generation.tokens),
+        "prompt_tokens": generation.prompt_tokens,
+        "new_tokens": len(generation.tokens),
+        "steps": generation.steps,
+        "tokens_per_step": round(generation.tokens_per_step, 4),
+        "seconds": round(generation.decode_seconds, 6),
+        "prefill_seconds": round(generation.prefill_seconds, 6),
+        "tokens_per_second": round(generation.tokens_per_second, 3),
+        "finish_reason": generation.finish_reason,
+        "stop_cause": generation.stop_cause,
+    }
+    if comparison is not None:
+        record["compare"] = comparison.as_dict()
+    return record
+
+
+def _draw_steps(generation: Generation, tokenizer: Any) -> None:
+    from .show.text import ASCII, UNICODE, draw_step
+
+    encoding = (getattr(sys.stderr, "encoding", None) or "ascii").lower().replace("-", "")
+    marks = UNICODE if encoding.startswith("utf") else ASCII
+    for number, record in enumerate(generation.records, start=1):
+        typer.echo(draw_step(record, number, tokenizer, marks=marks) + "\n", err=True)
+
+
+def _print_statistics(generation: Generation, comparison: Comparison | None) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(
+        Text(
+            f"{len(generation.tokens)} tokens in {generation.decode_seconds:.2f} s after {generation.prefill_seconds:.2f} s of "
+            f"prefill: {generation.tokens_per_second:.1f} tokens/s, {generation.tokens_per_step:.2f} tokens per step "
+            f"({generation.steps} steps), ended by {generation.stop_cause}",
+            style="dim",
+        )
+    )
+    if comparison is None:
+        return
+    console.print(
+        Text(
+            f"{comparison.speed_up:.2f}x plain decoding ({comparison.drafts_tokens_per_second:.1f} against "
+            f"{comparison.plain_tokens_per_second:.1f} tokens/s), {_agreement(comparison)}",
+            style="bold",
+        )
+    )
+
+
+def _agreement(comparison: Comparison) -> str:
+    if comparison.position is None:
+        return "all tokens agree"
+    found = f"tokens differ from token {comparison.position + 1} on"
+    divergence = comparison.divergence
+    if divergence is None:
+        return found
+    kind = "a near-tie" if divergence.is_near_tie else "NOT a near-tie"
+    return f"{found}: {kind} (gap of the two best logits {divergence.gap:.3g}, rounding {divergence.rounding:.3g})"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.0f} MB"
