@@ -145,9 +145,14 @@ def test_a_model_in_training_mode_is_refused_with_the_remedy():
 def test_rotary_embeddings_that_depend_on_the_length(family, prompt_tokens):
     """The boundary is at 24 positions: prompts before, at and after it, outputs that cross it."""
     model = build(family)
-    prompt = [(5 * i + 3) % VOCAB for i in range(prompt_tokens)]
+    prompt = [1 + (5 * i + 3) % (VOCAB - 1) for i in range(prompt_tokens)]
     buffers = {name: tensor.clone() for name, tensor in model.named_buffers()}
-    expected = model.generate(torch.tensor([prompt]), max_new_tokens=NEW, do_sample=False)[0, prompt_tokens:].tolist()
+    if family.variant == "longrope":
+        # the rule is "recompute everything at the boundary"; generate of transformers 5.10 forgets the context there
+        expected = greedy_by_recompute(model, prompt, NEW)
+    else:
+        output = model.generate(torch.tensor([prompt]), max_new_tokens=NEW, do_sample=False)
+        expected = output[0, prompt_tokens:].tolist()
     # transformers leaves the frequencies of the last length behind; start from a fresh model
     model = build(family)
     for drafter in (Scripted({tuple(prompt): expected}), RandomTrees(), "mixed"):

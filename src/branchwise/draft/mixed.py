@@ -1,39 +1,45 @@
 """Several candidate sources, one tree, one budget.
 
-Knows how much each source's word is worth. Does not know how a source comes by its candidates, nor any model.
+Knows how much each kind of evidence is worth. Does not know how a source comes by it, nor any model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..tree import TokenTree
 from ..verify.proposal import DraftTree
 from .best_first import Candidate, Path, grow
 from .calibration import Calibration
+from .interpolation import TrustWeights
 from .protocol import DraftContext, StepRecord
-from .source import CandidateSource, Claim, SourceState
+from .source import CandidateSource, Evidence, SourceState
+
+#: a candidate of a lower estimate is not worth a place in the queue
+LEAST_ESTIMATE = 0.002
 
 
 @dataclass
 class MixedState:
-    """One lane: the states of its sources and what they claimed in the step in flight."""
+    """One lane: the states of its sources, in their order."""
 
     sources: list[SourceState]
-    claims: dict[Path, list[Sequence[Claim]]] = field(default_factory=dict)
 
 
 class MixedDrafter:
     """Asks every source at every node it expands, and lets the best candidates of all of them share one tree.
 
-    So an n-gram continuation can hang below a recycled token and the other way round; a token that two sources propose
-    at one place is one node. What makes the sources comparable is a `Calibration` each, learned from the children
-    that were claimed below accepted nodes.
+    So an n-gram continuation can hang below a recycled token and the other way round, and a token that several sources
+    name at one place is one node. All evidence at a node is put in one order, the most trusted kind first, and blended
+    (see `TrustWeights`); a token gains from every piece of evidence that names it. What each kind is worth is learned
+    from what the target produced along the accepted paths, and so is the correction of the blend (see `Calibration`).
+    Both are shared by all lanes and kept for as long as the drafter is.
+
+    With one source this is that source's own drafter.
 
     Args:
-        sources: at least one, names distinct. A source of a tree's candidates is anything that follows
-            `CandidateSource`.
+        sources: at least one, names distinct. Another drafter takes part through `DrafterSource`.
         name: the drafter's own name.
     """
 
@@ -46,7 +52,11 @@ class MixedDrafter:
         self.name = name
         self.sources = tuple(sources)
         self.feature_layers = tuple(sorted({layer for source in sources for layer in source.feature_layers}))
-        self._calibrations = [Calibration() for _ in sources]
+        self._trust = TrustWeights([weight for source in sources for weight in source.trust])
+        self._first_kind = [0]
+        for source in sources[:-1]:
+            self._first_kind.append(self._first_kind[-1] + len(source.trust))
+        self._calibration = Calibration()
 
     def start(self, context: DraftContext) -> MixedState:
         """Starts every source on the lane."""
@@ -61,31 +71,50 @@ class MixedDrafter:
         return [self._draft(*lane) for lane in zip(states, contexts, budgets, strict=True)]
 
     def _draft(self, state: MixedState, context: DraftContext, budget: int) -> DraftTree:
-        state.claims.clear()
         growth = grow(
             context.tokens[-1], budget, context.max_depth, context.vocab_size, lambda path: self._expand(state, path)
         )
         tree = TokenTree(growth.tokens, growth.parents)
         return DraftTree.deterministic(tree, growth.sources[1:], growth.scores[1:])
 
-    def _expand(self, state: MixedState, path: Path) -> list[Candidate]:
-        claims = [
-            source.expand(source_state, path) for source, source_state in zip(self.sources, state.sources, strict=True)
+    def _evidence(self, state: MixedState, path: Path) -> list[tuple[int, Evidence, str]]:
+        """All evidence at a node with its kind's number among all sources' kinds, the most trusted first."""
+        found = [
+            (first_kind + evidence.kind, evidence, source.name)
+            for source, source_state, first_kind in zip(self.sources, state.sources, self._first_kind, strict=True)
+            for evidence in source.evidence(source_state, path)
         ]
-        state.claims[path] = claims
-        merged: dict[int, Candidate] = {}
-        for source, calibration, claimed in zip(self.sources, self._calibrations, claims, strict=True):
-            for token, claim in claimed:
-                estimate = calibration.correct(claim)
-                twin = merged.get(token)
-                if twin is None:
-                    merged[token] = (token, estimate, source.name)
-                else:
-                    merged[token] = _merge(twin, estimate, source.name)
-        return list(merged.values())
+        weights = self._trust.weights
+        found.sort(key=lambda item: -weights[item[0]])
+        return found
+
+    def _blend(self, found: Sequence[tuple[int, Evidence, str]]) -> dict[int, float]:
+        estimates: dict[int, float] = {}
+        left = 1.0
+        for kind, (_, weights, total), _ in found:
+            decides = left * self._trust.weights[kind]
+            scale = decides / total
+            for token, weight in weights.items():
+                estimates[token] = estimates.get(token, 0.0) + scale * weight
+            left -= decides
+            if left < LEAST_ESTIMATE:
+                break
+        return estimates
+
+    def _expand(self, state: MixedState, path: Path) -> list[Candidate]:
+        found = self._evidence(state, path)
+        correct = self._calibration.correct
+        credit: dict[int, str] = {}
+        for _, evidence, name in reversed(found):  # the most trusted evidence that names a token gets the credit
+            credit.update(dict.fromkeys(evidence.weights, name))
+        return [
+            (token, correct(estimate), credit[token])
+            for token, estimate in self._blend(found).items()
+            if estimate >= LEAST_ESTIMATE
+        ]
 
     def observe(self, states: Sequence[MixedState], records: Sequence[StepRecord]) -> None:
-        """Compares the claims along the accepted path with what the target produced, then informs every source."""
+        """Learns what the evidence along the accepted path was worth, then informs every source."""
         for state, record in zip(states, records, strict=True):
             nodes = record.verdict.path
             tokens = [record.draft.tree.tokens[node] for node in nodes[1:]] + [record.verdict.bonus]
@@ -95,14 +124,8 @@ class MixedDrafter:
             source.absorb([state.sources[index] for state in states], records)
 
     def _learn(self, state: MixedState, path: Path, token: int) -> None:
-        for source, source_state in zip(self.sources, state.sources, strict=True):
-            source.learn(source_state, path, token)
-        for calibration, claimed in zip(self._calibrations, state.claims.get(path, ()), strict=False):
-            for candidate, claim in claimed:
-                calibration.learn(claim, candidate == token)
-
-
-def _merge(twin: Candidate, estimate: float, source: str) -> Candidate:
-    """Two sources agree on a token: likelier than either alone; the surer one gets the credit."""
-    token, other, name = twin
-    return token, other + estimate - other * estimate, name if other >= estimate else source
+        found = self._evidence(state, path)
+        for candidate, estimate in self._blend(found).items():
+            if estimate >= LEAST_ESTIMATE:
+                self._calibration.learn(estimate, candidate == token)
+        self._trust.learn([(kind, weights.get(token, 0.0) / total) for kind, (_, weights, total), _ in found])

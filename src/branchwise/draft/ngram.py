@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .best_first import Path
-from .interpolation import TrustWeights
 from .protocol import DraftContext, StepRecord
-from .source import Claim
+from .source import Evidence
 
 #: lengths of the suffixes that are looked up, longest first
 ORDERS = (12, 8, 6, 4, 3, 2, 1)
@@ -21,8 +20,6 @@ RECENCY = 0.8
 MAX_CONTINUATIONS = 8
 #: kinds of evidence per order: seen once; always the same continuation; several continuations
 KINDS = 3
-#: an estimate below this is not worth a heap entry
-LEAST_ESTIMATE = 0.004
 
 #: continuations of one suffix: the token itself when seen once, else a weight per token
 Continuations = int | dict[int, float]
@@ -50,18 +47,15 @@ class NgramTrie:
         self.tail = history[-ORDERS[0] :]
         self.seen += len(tokens)
 
-    def levels(self, path: Path) -> list[tuple[int, Continuations]]:
-        """Kind and continuations of every suffix of tail + path that was seen before, longest first."""
+    def matches(self, path: Path) -> list[tuple[int, Continuations]]:
+        """Index of the order and continuations, for every suffix of tail + path seen before, longest first."""
         window = (self.tail + path)[-ORDERS[0] :]
         found: list[tuple[int, Continuations]] = []
         for index, order in enumerate(ORDERS):
             if order <= len(window):
                 continuations = self.tables[index].get(hash(window[-order:]))
                 if continuations is not None:
-                    if isinstance(continuations, int):
-                        found.append((index * KINDS, continuations))
-                    else:
-                        found.append((index * KINDS + 1 + (len(continuations) > 1), continuations))
+                    found.append((index, continuations))
         return found
 
 
@@ -79,28 +73,25 @@ def _count(table: dict[int, Continuations], suffix: int, token: int) -> None:
         del known[min(known, key=known.__getitem__)]
 
 
-def _prior() -> list[float]:
-    """Starting trust: longer suffixes, repeated and unanimous ones are believed more."""
-    prior = []
+def _starting_trust() -> tuple[float, ...]:
+    """Longer suffixes are believed more, and so are those that were always continued alike."""
+    trust: list[float] = []
     for order in ORDERS:
         longer = 1.0 - 0.75 / order**0.5
-        prior += [0.8 * longer, longer, 0.9 * longer]
-    return prior
+        trust += [0.8 * longer, longer, 0.9 * longer]
+    return tuple(trust)
 
 
 class NgramSource:
-    """Proposes what followed the current suffixes before; long matches first, shorter ones with what trust they leave.
+    """Says what followed the current suffixes before, in this lane: one piece of evidence per suffix length.
 
-    The blend over suffix lengths is that of prediction by partial matching (Cleary and Witten 1984), with trust learned
-    online (see `TrustWeights`) instead of counted escapes. The trie is the lane's own; the trust is shared by all lanes
-    and kept for as long as the source is.
+    Blended from long to short this is prediction by partial matching (Cleary and Witten 1984) with learned escapes; as
+    a drafter it is prompt lookup (Saxena 2023) with every match at once instead of one.
     """
 
     name = "ngram"
     feature_layers: tuple[int, ...] = ()
-
-    def __init__(self) -> None:
-        self._trust = TrustWeights(_prior())
+    trust = _starting_trust()
 
     def start(self, context: DraftContext) -> NgramTrie:
         """Reads the prompt: the one call whose cost grows with it."""
@@ -113,34 +104,16 @@ class NgramSource:
         for trie, context in zip(states, contexts, strict=True):
             trie.extend(context.tokens[trie.seen :])
 
-    def expand(self, state: NgramTrie, path: Path) -> list[Claim]:
-        """Continuations of all suffixes of the path, blended."""
-        estimates: dict[int, float] = {}
-        left = 1.0
-        weights = self._trust.weights
-        for kind, continuations in state.levels(path):
-            trusted = left * weights[kind]
+    def evidence(self, state: NgramTrie, path: Path) -> list[Evidence]:
+        """The continuations of every suffix of the path."""
+        found = []
+        for index, continuations in state.matches(path):
             if isinstance(continuations, int):
-                estimates[continuations] = estimates.get(continuations, 0.0) + trusted
+                found.append(Evidence(index * KINDS, {continuations: 1.0}))
             else:
-                scale = trusted / sum(continuations.values())
-                for token, weight in continuations.items():
-                    estimates[token] = estimates.get(token, 0.0) + scale * weight
-            left -= trusted
-            if left < LEAST_ESTIMATE:
-                break
-        return [claim for claim in estimates.items() if claim[1] >= LEAST_ESTIMATE]
-
-    def learn(self, state: NgramTrie, path: Path, token: int) -> None:
-        """Trusts the suffix lengths that foresaw ``token`` a little more, the others a little less."""
-        levels = []
-        for kind, continuations in state.levels(path):
-            if isinstance(continuations, int):
-                share = float(continuations == token)
-            else:
-                share = continuations.get(token, 0.0) / sum(continuations.values())
-            levels.append((kind, share))
-        self._trust.learn(levels)
+                kind = index * KINDS + (1 if len(continuations) == 1 else 2)
+                found.append(Evidence(kind, continuations, sum(continuations.values())))
+        return found
 
     def absorb(self, states: Sequence[NgramTrie], records: Sequence[StepRecord]) -> None:
         """Nothing: committed tokens arrive through `begin`, and rejected ones were never written."""

@@ -12,8 +12,8 @@ from .protocol import Drafter
 from .recycling import RecyclingSource
 
 
-def _ngram(**options: Any) -> Drafter:
-    return MixedDrafter([NgramSource(**options)], name="ngram")
+def _ngram() -> Drafter:
+    return MixedDrafter([NgramSource()], name="ngram")
 
 
 def _recycling(**options: Any) -> Drafter:

@@ -1,29 +1,45 @@
-"""What a candidate source is: something that says, path by path, which token may come next."""
+"""What a candidate source is: something that says, path by path, which tokens may come next and on what evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from .best_first import Path
 from .protocol import DraftContext, StepRecord
 
 #: what one lane's source needs to remember between steps; only the source that made it looks inside
 SourceState = Any
-#: a token and the source's own estimate, given that its parent is accepted, that the target produces it
-Claim = tuple[int, float]
+
+
+class Evidence(NamedTuple):
+    """One opinion on the next token: if this evidence decides, token t comes with probability weights[t] / total.
+
+    Attributes:
+        kind: how strong such evidence is, as an index into the source's `trust`. How often each kind decides is
+            learned by the mixer, so a source need not know what its own word is worth, only which of its words are
+            alike.
+        weights: positive weight of every token it names; must not be changed.
+        total: what the weights sum to; more when some mass belongs to tokens that are not named.
+    """
+
+    kind: int
+    weights: Mapping[int, float]
+    total: float = 1.0
 
 
 class CandidateSource(Protocol):
     """Guesses the next token after any path below the root. One object serves many lanes.
 
-    Within one step the order of calls for a lane is `begin`, then `expand` for paths of its choice, then, when the
-    step is verified, `learn` for every node of the accepted path, then `absorb`.
+    Within one step the order of calls for a lane is `begin`, then `evidence` for paths of the mixer's choice, then,
+    when the step is verified, `evidence` once more along the accepted path (to learn what it was worth), then `absorb`.
     """
 
     name: str
     #: hidden states wanted from the target, as numbered in `TargetOutput.features`
     feature_layers: tuple[int, ...]
+    #: for every kind of evidence, the probability that it decides the next token, before anything is learned
+    trust: tuple[float, ...]
 
     def start(self, context: DraftContext) -> SourceState:
         """State for one new lane whose prompt is in ``context.tokens``."""
@@ -36,12 +52,8 @@ class CandidateSource(Protocol):
         """
         ...
 
-    def expand(self, state: SourceState, path: Path) -> Sequence[Claim]:
-        """Tokens that may follow ``path``, distinct, in any order; empty when the source has nothing to say."""
-        ...
-
-    def learn(self, state: SourceState, path: Path, token: int) -> None:
-        """The target produced ``token`` after ``path``, whether or not anybody proposed it."""
+    def evidence(self, state: SourceState, path: Path) -> Sequence[Evidence]:
+        """Opinions on the token after ``path``; empty when the source has nothing to say."""
         ...
 
     def absorb(self, states: Sequence[SourceState], records: Sequence[StepRecord]) -> None:

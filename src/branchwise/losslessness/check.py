@@ -1,8 +1,8 @@
 """Checking one rule: the exact law of what it writes, against the target's.
 
-    for every draft, for every fall of the coins:     emitted tokens, weight
-    then the target itself goes on up to a fixed length, so that runs of different lengths can be compared
-    total variation = half the sum of |law written - law of the target| over all sequences of that length
+for every draft, for every fall of the coins:     emitted tokens, weight
+then the target itself goes on up to a fixed length, so that runs of different lengths can be compared
+total variation = half the sum of |law written - law of the target| over all sequences of that length
 """
 
 from __future__ import annotations

@@ -11,20 +11,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ..verify import BestPath, Coins, DraftTree, Law, MultiRound, Rejection, Sampled, Traversal, Verdict
+from ..verify import BestPath, Coins, DraftTree, Law, MultiRound, Rejection, Traversal, Verdict
 from ..verify.rounds import Round, rounds
 from ..verify.traversal import Branch
 from ..verify.vectors import lift
-from .check import Accept
 from .drafts import (
     BINARY,
     Children,
     Kind,
     Shape,
+    as_sampled,
     draw_with_replacement,
     draw_without_replacement,
     kary,
-    only_where,
     top_tokens,
     with_replacement,
     without_replacement,
@@ -59,33 +58,27 @@ class Control:
     pairs: tuple[ToyPair, ...] | None = None
 
 
-def claimed(tokens: list[int] | tuple[int, ...], law: Any, replacement: bool = False) -> Children:
-    """Children that claim to be sampled from ``law``."""
-    proposal = Sampled(law, replacement)
-    return [(token, proposal) for token in tokens]
-
-
 # ------------------------------------------------------------------------------------------------- broken drafts
 
 
 def merged_copies(law: Any, k: int, coins: Coins) -> Children:
     """Drawn with replacement, copies merged, and still claimed to be with replacement."""
-    return claimed(list(dict.fromkeys(draw_with_replacement(law, k, coins))), law, replacement=True)
+    return as_sampled(list(dict.fromkeys(draw_with_replacement(law, k, coins))), law, replacement=True)
 
 
 def forgotten_removal(law: Any, k: int, coins: Coins) -> Children:
     """Drawn without replacement, claimed to be with."""
-    return claimed(draw_without_replacement(law, k, coins), law, replacement=True)
+    return as_sampled(draw_without_replacement(law, k, coins), law, replacement=True)
 
 
 def top_k_as_sampled(law: Any, k: int, coins: Coins) -> Children:
     """The k best tokens, claimed to be sampled."""
-    return claimed([token for token in top_tokens(law, k) if law.at(token) > 0], law)
+    return as_sampled([token for token in top_tokens(law, k) if law.at(token) > 0], law)
 
 
 def unlikely_dropped(law: Any, k: int, coins: Coins) -> Children:
     """Sampled children below a draft probability of 1/3 are dropped."""
-    return claimed([token for token in draw_without_replacement(law, k, coins) if 3 * law.at(token) >= 1], law)
+    return as_sampled([token for token in draw_without_replacement(law, k, coins) if 3 * law.at(token) >= 1], law)
 
 
 def best_kept(law: Any, k: int, coins: Coins) -> Children:
@@ -95,21 +88,21 @@ def best_kept(law: Any, k: int, coins: Coins) -> Children:
 
 def reordered(law: Any, k: int, coins: Coins) -> Children:
     """Sampled children in order of probability instead of draw order."""
-    return claimed(sorted(draw_without_replacement(law, k, coins), key=lambda token: (-law.at(token), token)), law)
+    return as_sampled(sorted(draw_without_replacement(law, k, coins), key=lambda token: (-law.at(token), token)), law)
 
 
 def truncated_unsaid(law: Any, k: int, coins: Coins) -> Children:
     """Drawn from the two best tokens, claimed to be drawn from all."""
     kept = set(top_tokens(law, 2))
     narrow = Plain([value if token in kept else 0 for token, value in enumerate(law.values)])
-    return claimed(draw_with_replacement(narrow, k, coins), law, replacement=True)
+    return as_sampled(draw_with_replacement(narrow, k, coins), law, replacement=True)
 
 
 def mixed_as_sampled(law: Any, k: int, coins: Coins) -> Children:
     """The best token without chance, then sampled ones, all claimed to be sampled from the full law."""
     first = top_tokens(law, 1)[0]
     rest, _ = lift(law).without(first)
-    return claimed([first, *draw_without_replacement(rest, k - 1, coins)], law)
+    return as_sampled([first, *draw_without_replacement(rest, k - 1, coins)], law)
 
 
 # -------------------------------------------------------------------------------------------------- broken rules

@@ -6,7 +6,7 @@ callables, so controls can bring broken ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,12 @@ def top_tokens(law: Any, k: int) -> list[int]:
     return sorted(range(len(values)), key=lambda token: (-values[token], token))[:k]
 
 
+def as_sampled(tokens: Sequence[int], law: Any, replacement: bool = False) -> Children:
+    """Children that say they were sampled from ``law``."""
+    proposal = Sampled(law, replacement)
+    return [(token, proposal) for token in tokens]
+
+
 def deterministic(law: Any, k: int, coins: Coins) -> Children:
     """Top-k, one-hot. What is picked without chance may have draft probability 0: a lookup proposes what it likes."""
     return [(token, ONE_HOT) for token in top_tokens(law, k)]
@@ -34,14 +40,20 @@ def deterministic(law: Any, k: int, coins: Coins) -> Children:
 
 def without_replacement(law: Any, k: int, coins: Coins) -> Children:
     """Sampled, each without its earlier siblings."""
-    proposal = Sampled(law)
-    return [(token, proposal) for token in draw_without_replacement(law, k, coins)]
+    return as_sampled(draw_without_replacement(law, k, coins), law)
 
 
 def with_replacement(law: Any, k: int, coins: Coins) -> Children:
     """Sampled independently, duplicates kept as nodes of their own."""
-    proposal = Sampled(law, replacement=True)
-    return [(token, proposal) for token in draw_with_replacement(law, k, coins)]
+    return as_sampled(draw_with_replacement(law, k, coins), law, replacement=True)
+
+
+def with_replacement_merged(law: Any, k: int, coins: Coins) -> Children:
+    """Sampled independently, later copies dropped.
+
+    The same law as without replacement and a random number of children, so it is verified as without replacement.
+    """
+    return as_sampled(list(dict.fromkeys(draw_with_replacement(law, k, coins))), law)
 
 
 def mixed(law: Any, k: int, coins: Coins) -> Children:

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from ..verify.vectors import Number
-from .plain import Plain
 
 Result = TypeVar("Result")
 
@@ -74,9 +73,9 @@ def outcomes(play: Callable[[EnumeratingCoins], Result]) -> Iterator[tuple[Resul
 
 
 def _shares(vector: Any) -> list[tuple[int, Number]]:
-    values = vector.tolist() if isinstance(vector, Tensor) else vector.values
-    total = sum(values) if isinstance(vector, Tensor) else 1
-    shares = [(token, value / total) for token, value in enumerate(values) if value > 0]
+    # a tensor may be a residual that was not normalised; a Plain always is
+    values = (vector / vector.sum()).tolist() if isinstance(vector, Tensor) else vector.values
+    shares = [(token, value) for token, value in enumerate(values) if value > 0]
     if not shares:
         raise ValueError("a rule drew from a vector without mass")
     return shares

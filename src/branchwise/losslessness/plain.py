@@ -1,7 +1,7 @@
 """Probability vectors over a handful of tokens in plain Python numbers: rationals, or floats.
 
-The second implementation of `branchwise.verify.vectors.Vector`. With `fractions.Fraction` inside nothing is ever rounded,
-so a rule that is exact shows a distance of 0, not of 1e-16. Knows nothing of tensors.
+The second implementation of `branchwise.verify.vectors.Vector`. With `fractions.Fraction` inside nothing is ever
+rounded, so a rule that is exact shows a distance of 0, not of 1e-16. Knows nothing of tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..verify.vectors import Number, Vector
 class Plain:
     """A normalised vector of numbers, or all zeros. Immutable.
 
-    Results of operations are remembered: an enumeration plays the same rounds thousands of times, and rationals are slow.
+    Results are remembered: an enumeration plays the same rounds thousands of times, and rationals are slow.
     """
 
     __slots__ = ("_memo", "is_zero", "values")

@@ -6,13 +6,14 @@ are reproduced to their digits; they are there so that a change of meaning anywh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
-from ..verify import RULES, BestPath, Block, Match, MultiRound, Rejection, Traversal, Typical
+from ..verify import RULES
 from ..verify.vectors import Number
-from .check import Accept, check_rule
+from .check import check_rule
 from .controls import CONTROLS, TWO_CHAINS, best_kept, reordered
 from .drafts import (
     BINARY,
@@ -22,18 +23,16 @@ from .drafts import (
     EARLY_STOPPED,
     KINDS,
     SHAPES,
-    Children,
-    Coins,
     Kind,
     Shape,
     deterministic,
-    draw_with_replacement,
     kary,
     mixed,
     only_best,
     only_where,
     only_worst,
     with_replacement,
+    with_replacement_merged,
     without_replacement,
 )
 from .references import cumulative_coin, k_seq
@@ -94,13 +93,6 @@ def _agrees(value: Number | None, printed: str) -> bool:
     return value is not None and float(f"{float(value):.{digits}f}") == float(printed)
 
 
-def merged_in_order(law: Any, k: int, coins: Coins) -> Children:
-    """Drawn with replacement, copies dropped: the law of drawing without replacement, with a random number of children."""
-    from .controls import claimed
-
-    return claimed(list(dict.fromkeys(draw_with_replacement(law, k, coins))), law)
-
-
 @dataclass(frozen=True)
 class _Entry:
     rule: str
@@ -122,7 +114,7 @@ _WITHOUT = ("without replacement", without_replacement)
 _WITH = ("with replacement", with_replacement)
 _TOP = ("deterministic", deterministic)
 _MIXED = ("mixed", mixed)
-_MERGED = ("with replacement, copies dropped", merged_in_order)
+_MERGED = ("with replacement, copies dropped", with_replacement_merged)
 
 _ENTRIES: tuple[_Entry, ...] = (
     _Entry(*_named("multiround"), *_WITH, BINARY, "2.164"),
@@ -163,3 +155,77 @@ _ENTRIES: tuple[_Entry, ...] = (
     _Entry(*_named("rejection"), *_WITHOUT, DEEP, "2.593", pairs=3),
     _Entry(*_named("traversal"), *_WITHOUT, DEEP, "2.728", pairs=3),
 )
+
+
+def run_table(full: bool = False) -> Iterator[Row]:
+    """The printed table on the eight pairs, row by row as they are ready; with ``full`` the whole grid after it."""
+    for entry in _ENTRIES:
+        report = check_rule(entry.make(), entry.kind, entry.shape, toy_pairs()[: entry.pairs])
+        yield Row(
+            entry.rule, entry.draft, entry.shape.name, "lossless", report.total_variation, report.tokens_per_step,
+            printed_distance="0", printed_tokens=entry.tokens,
+        )  # fmt: skip
+    for control in CONTROLS:
+        report = check_rule(control.make(), control.kind, control.shape, control.pairs)
+        name = getattr(control.make(), "name", "-")
+        yield Row(
+            name, control.name, control.shape.name, "biased", report.total_variation, report.tokens_per_step,
+            printed_distance=control.distance, printed_tokens=control.tokens,
+        )  # fmt: skip
+    if full:
+        yield from run_grid()
+
+
+def expectation(rule: str, kind: str, shape: Shape) -> Expectation:
+    """What must come out of a shipped rule on a draft of this kind and shape."""
+    if not RULES[rule].lossless:
+        return "lossy"
+    fits = {
+        "match": kind != "with replacement" or shape.is_chain,
+        "block": shape.is_chain,
+        "best_path": shape.rollouts
+        and (kind == "with replacement" or (kind == "without replacement" and shape.is_chain)),
+    }
+    return "lossless" if fits.get(rule, True) else "refused"
+
+
+def run_grid(
+    rules: Sequence[str] = tuple(RULES),
+    kinds: Sequence[str] = tuple(KINDS),
+    shapes: Sequence[Shape] = SHAPES,
+    arithmetics: Sequence[Arithmetic] = ("rational", "tensor"),
+    pairs: Sequence[ToyPair] | None = None,
+) -> Iterator[Row]:
+    """Every rule on every kind and shape of draft. ``greedy`` runs at temperature 0, the others at 1.
+
+    Args:
+        rules: names of shipped rules.
+        kinds: names of `KINDS`.
+        shapes: shapes to draft.
+        arithmetics: in which numbers to run.
+        pairs: toy models, each run and reported on its own; by default two of three tokens and one of four.
+    """
+    for pair in (*toy_pairs()[:2], random_pair(1)) if pairs is None else pairs:
+        for arithmetic, shape, kind, rule in product(arithmetics, shapes, kinds, rules):
+            expected = expectation(rule, kind, shape)
+            used = pair.cold() if RULES[rule].needs_greedy else pair
+            try:
+                report = check_rule(RULES[rule].make(), KINDS[kind], shape, [used], arithmetic)
+                found: tuple[Number | None, Number | None] = (report.total_variation, report.tokens_per_step)
+            except ValueError:
+                found = (None, None)
+            yield Row(rule, kind, shape.name, expected, *found, arithmetic, pair.vocabulary)
+
+
+def render(rows: Iterable[Row]) -> Iterator[str]:
+    """The rows as aligned lines of text, a heading first."""
+    layout = "{:<16} {:<54} {:<36} {:<9} {:>2} {:>10} {:>8}  {}"
+    yield layout.format("rule", "draft", "shape", "numbers", "V", "distance", "tokens", "verdict")
+    for row in rows:
+        refused = row.total_variation is None
+        distance = "refused" if refused else f"{float(row.total_variation or 0):.2g}"
+        tokens = "-" if row.tokens_per_step is None else f"{float(row.tokens_per_step):.3f}"
+        verdict = f"{row.expectation}{'' if row.ok and row.reproduces else ': FAILED'}"
+        yield layout.format(
+            row.rule, row.draft, row.shape, row.arithmetic, row.vocabulary, distance, tokens, verdict
+        ).rstrip()

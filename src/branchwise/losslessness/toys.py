@@ -1,7 +1,7 @@
 """Toy models: a target and a draft law for every prefix over a few tokens.
 
-Small enough to enumerate, rich enough to catch a wrong rule: laws differ from prefix to prefix, hold zeros and ties, and
-the draft sometimes misses tokens of the target.
+Small enough to enumerate, rich enough to catch a wrong rule: laws differ from prefix to prefix, hold zeros and ties,
+and the draft sometimes misses tokens of the target.
 """
 
 from __future__ import annotations
