@@ -44,7 +44,7 @@ class RandomTrees:
 
 
 class Scripted:
-    """Proposes trees around a known continuation: right paths with wrong siblings, in an order that is not breadth-first.
+    """Proposes trees around a known continuation: right paths with wrong siblings, not in breadth-first order.
 
     Args:
         futures: prompt (as a tuple) -> its known output.

@@ -101,7 +101,9 @@ SUPPORTED = (
         {"alibi": False, "multi_query": True, "new_decoder_architecture": False, "bos_token_id": 1, "eos_token_id": 2},
     ),
     Family("stablelm", "partial rotary positions, layer norms"),
-    Family("cohere2", "mixed layers, no positions in the full ones", {"sliding_window": 6, "layer_types": _MIXED_LAYERS}),
+    Family(
+        "cohere2", "mixed layers, no positions in the full ones", {"sliding_window": 6, "layer_types": _MIXED_LAYERS}
+    ),
     Family("granite", "scaled residuals and logits", {"logits_scaling": 2.0, "residual_multiplier": 0.5}),
     Family("mixtral", "mixture of experts", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     Family("qwen3_moe", "mixture of experts", {"head_dim": 8, "num_experts": 4, **_MOE}),
@@ -188,10 +190,28 @@ def _seq2seq(config: Any) -> PreTrainedModel:
 _HYBRID = {**_COMMON, "num_hidden_layers": 2}
 
 REFUSED = (
-    Refused("t5", "encoder-decoder", {"vocab_size": VOCAB, "d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}, _seq2seq),
+    Refused(
+        "t5",
+        "encoder-decoder",
+        {"vocab_size": VOCAB, "d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2},
+        _seq2seq,
+    ),
     Refused("mamba", "recurrent", {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}),
-    Refused("jamba", "recurrent", {**_HYBRID, "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False}),
-    Refused("recurrent_gemma", "recurrent", {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32, "lru_width": 16}),
+    Refused(
+        "jamba", "recurrent", {**_HYBRID, "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False}
+    ),
+    Refused(
+        "recurrent_gemma",
+        "recurrent",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 16,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "lru_width": 16,
+        },
+    ),
     Refused(
         "qwen3_next",
         "recurrent",
@@ -209,7 +229,11 @@ REFUSED = (
     ),
     Refused("bloom", "ALiBi", {"vocab_size": VOCAB, "hidden_size": 16, "n_layer": 1, "n_head": 2}),
     Refused("mpt", "ALiBi", {"vocab_size": VOCAB, "d_model": 16, "n_heads": 2, "n_layers": 1}),
-    Refused("falcon", "ALiBi", {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "alibi": True}),
+    Refused(
+        "falcon",
+        "ALiBi",
+        {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "alibi": True},
+    ),
 )
 
 

@@ -6,13 +6,13 @@ import copy
 
 import pytest
 import torch
-from drafters import RandomTrees, Scripted
-from oracles import greedy_by_recompute, logits_by_recompute
-from zoo import LENGTH_DEPENDENT, REFUSED, SUPPORTED, VOCAB, build, build_refused
 
 from branchwise import Speculator, UnsupportedModel
 from branchwise.target import TESTED_MODEL_TYPES, HuggingFaceTarget
 from branchwise.tree import TokenTree
+from drafters import RandomTrees, Scripted
+from oracles import greedy_by_recompute, logits_by_recompute
+from zoo import LENGTH_DEPENDENT, REFUSED, SUPPORTED, VOCAB, build, build_refused
 
 pytestmark = pytest.mark.core
 

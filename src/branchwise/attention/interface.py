@@ -1,8 +1,8 @@
 """Tree attention as transformers calls it.
 
-One function is registered, once, on first use, under one name; nothing happens at import. What differs between calls (the
-tree, how many rows are committed) travels as a keyword argument of the model's forward, which transformers hands through to
-the attention function: there is no global state, and two targets never see each other.
+One function is registered, once, on first use, under one name; nothing happens at import. What differs between calls
+(the tree, how many rows are committed) travels as a keyword argument of the model's forward, which transformers hands
+through to the attention function: there is no global state, and two targets never see each other.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ STEP_KEYWORD = "branchwise_step"
 
 
 class StepMissing(RuntimeError):
-    """The attention was called without its step: by a model that does not hand keyword arguments through, or by a user
-    who set the implementation by hand.
+    """The attention was called without its step.
+
+    By a model that does not hand keyword arguments through, or by a user who set the implementation by hand.
     """
 
 
@@ -56,8 +57,8 @@ def register() -> str:
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:
-    """The step carries the tree; a dense mask would only cost time. Registered because transformers would otherwise
-    skip mask creation in a way that differs between versions."""
+    # the step carries the tree, a dense mask would only cost time; registered because transformers treats an attention
+    # without a mask function differently from version to version
 
 
 def _attend(
@@ -76,7 +77,7 @@ def _attend(
 ) -> tuple[Tensor, None]:
     if branchwise_step is None:
         raise StepMissing(
-            f"the attention {ATTENTION_NAME!r} runs only inside branchwise; set another attn_implementation on the model"
+            f"the attention {ATTENTION_NAME!r} runs only inside branchwise; set another attn_implementation on it"
         )
     layer_idx: int = module.layer_idx  # type: ignore[assignment]  # transformers sets it on every cached attention
     step = branchwise_step

@@ -1,11 +1,12 @@
 """The cache of the target: committed rows of every lane, and the tree in flight.
 
-Knows lanes, slots and paths; knows no model and no token. It is a transformers `Cache`, so unmodified models use it: they
-call `update` once per layer, and everything else (which lanes are written, what is kept) is said by `begin`, `commit` and
-`rollback` around the forward.
+Knows lanes, slots and paths; knows no model and no token. It is a transformers `Cache`, so unmodified models use it:
+they call `update` once per layer, and everything else (which lanes are written, what is kept) is said by `begin`,
+`commit` and `rollback` around the forward.
 
-Lanes are numbers handed out once and never reused; slots are places along the batch axis. Active lanes always occupy slots
-``0 .. len - 1``: when a lane is freed, the last one moves into its slot, so that a forward over all lanes is one slice.
+Lanes are numbers handed out once and never reused; slots are places along the batch axis. Active lanes always occupy
+slots ``0 .. len - 1``: when a lane is freed, the last one moves into its slot, so that a forward over all lanes is one
+slice.
 """
 
 from __future__ import annotations

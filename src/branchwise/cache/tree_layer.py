@@ -1,7 +1,7 @@
 """One decoder layer's keys and values: preallocated rows, lanes as the batch axis.
 
-Knows rows and slots; knows no token, no tree and no model. A slot's rows lie like this, S being the longest of the slots
-in the current forward (tree rows of all slots start at one place, so that one slice holds them):
+Knows rows and slots; knows no token, no tree and no model. A slot's rows lie like this, S being the longest of the
+slots in the current forward (tree rows of all slots start at one place, so that one slice holds them):
 
     row    0 ........ kept[slot]        S ............ S + N      capacity
            | committed | (stale, unseen) | tree in flight | free  |
@@ -21,7 +21,7 @@ GROWTH = 1.25
 
 
 class TreeLayer(CacheLayerMixin):
-    """Keys ``[slots, K, capacity, D]`` and values ``[slots, K, capacity, Dv]``, allocated from the first update's shapes.
+    """Keys ``[slots, K, capacity, D]`` and values ``[slots, K, capacity, Dv]`` of one layer.
 
     Args:
         window: the layer's sliding window in positions, or None. A query at position p sees p - window + 1 .. p, so
@@ -70,9 +70,8 @@ class TreeLayer(CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
         """Writes N rows after the committed ones of the slots being written; returns all rows up to them.
 
-        Args:
-            key_states: ``[B, K, N, D]``, one row of the batch per slot in `writing`.
-            value_states: ``[B, K, N, Dv]``.
+        ``key_states`` is ``[B, K, N, D]``, one row of the batch per slot in `writing`, ``value_states`` is
+        ``[B, K, N, Dv]``. Whatever else a model passes is for other caches.
 
         Returns:
             keys ``[B, K, S + N, D]`` and values ``[B, K, S + N, Dv]``, views into the buffers.
@@ -131,7 +130,8 @@ class TreeLayer(CacheLayerMixin):
 
     def release(self) -> None:
         """Gives the buffers back; the next update allocates anew."""
-        self.keys = self.values = None
+        # transformers annotates these as optional in the base class, which mypy does not follow here
+        self.keys = self.values = None  # type: ignore[assignment]
         self.is_initialized = False
         self.expected_rows = 0
 

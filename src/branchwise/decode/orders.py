@@ -1,8 +1,8 @@
 """From transformers' arguments to branchwise's requests.
 
 transformers itself does the preparing: its ``generate`` merges the generation configs, builds the logits processors and
-stopping criteria, checks arguments, and then calls a decoding function. Ours only writes down what it is given. Every row
-is prepared alone and without its padding, so that a prompt's output never depends on what it is batched with.
+stopping criteria, checks arguments, and then calls a decoding function. Ours only writes down what it is given. Every
+row is prepared alone and without its padding, so that a prompt's output never depends on what it is batched with.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from ..verify.sampler import Sampler
 from .request import Request
 from .stopping import StopRules
 
-#: arguments of transformers' ``generate`` that name another decoding method or another cache: why they cannot be honoured
+#: arguments of transformers' ``generate`` that name another decoding method or another cache: why they cannot be
+#: honoured
 _REFUSED = {
     "assistant_model": "branchwise drafts itself; choose drafter=... instead",
     "assistant_tokenizer": "branchwise drafts itself; choose drafter=... instead",
@@ -195,7 +196,7 @@ def _prepare(
     own = {"attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep"}
     foreign = sorted(set(prepared.model_kwargs) - own - {"cache_position"})
     if foreign:
-        raise ValueError(f"branchwise does not hand {foreign} to the model; leave them out or use transformers' generate")
+        raise ValueError(f"branchwise does not hand {foreign} to the model; leave them out or use model.generate")
     return prepared
 
 
@@ -228,9 +229,7 @@ def _order(
     return Order(request, row, _pad_token(config), returns_dict, scores, logits, tokenizer)
 
 
-def _stop_rules(
-    prepared: _Prepared, prompt_tokens: int, context_limit: int | None, stop_strings: Any
-) -> StopRules:
+def _stop_rules(prepared: _Prepared, prompt_tokens: int, context_limit: int | None, stop_strings: Any) -> StopRules:
     """Sorts transformers' criteria into what is checked cheaply here and what must be called."""
     max_length: int | None = None
     stop_tokens: set[int] = set()
@@ -287,7 +286,7 @@ def _rows(
 
 
 def _guessed_mask(model: PreTrainedModel, ids: Tensor, generation_config: Any, kwargs: dict[str, Any]) -> Tensor:
-    """transformers' guess: the pad token is padding where it occurs, unless it also is a stop token."""
+    """As transformers guesses: the pad token is padding where it occurs, unless it also is a stop token."""
     config = generation_config or model.generation_config
     pad = kwargs.get("pad_token_id", config.pad_token_id)
     eos = kwargs.get("eos_token_id", config.eos_token_id)

@@ -47,6 +47,6 @@ class Request:
             raise ValueError(f"max_new_tokens must be >= 1, got {self.stop.max_new_tokens}")
         if context_limit is not None and len(self.prompt) >= context_limit:
             raise ValueError(
-                f"the prompt has {len(self.prompt)} tokens but the model's context ends at {context_limit}; shorten it to "
-                f"at most {context_limit - 1}"
+                f"the prompt has {len(self.prompt)} tokens but the model's context ends at {context_limit}; shorten it "
+                f"to at most {context_limit - 1}"
             )

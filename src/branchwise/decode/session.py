@@ -1,6 +1,7 @@
 """The loop: propose a tree, score it in one forward, keep the path the target itself would have written.
 
-Knows lanes and the order of a step. It knows no model (that is the target), no drafter's trick and no rule's arithmetic.
+Knows lanes and the order of a step. It knows no model (that is the target), no drafter's trick and no rule's
+arithmetic.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The public face: a model, a drafter, a rule and a budget, ready to generate.
 
-What transformers' ``generate`` does before its loop (merging generation configs, building processors and criteria, checking
-arguments) is left to transformers itself; see `orders`. Here the orders become requests, run side by side, and the outputs
-take the form transformers users know.
+What transformers' ``generate`` does before its loop (merging generation configs, building processors and criteria,
+checking arguments) is left to transformers itself; see `orders`. Here the orders become requests, run side by side, and
+the outputs take the form transformers users know.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from ..tune.budget import BudgetPolicy, make_budget
 from ..verify.registry import resolve_rule
 from ..verify.rule import Rule
 from .orders import Order, orders_from_arguments, orders_from_callback
-from .request import Request
 from .session import Lane, Session
 from .statistics import Generation
 from .text import TextStream
@@ -136,7 +135,12 @@ class Speculator:
     # from orders to outputs
 
     def _orders(
-        self, input_ids: Tensor | None, attention_mask: Tensor | None, generation_config: Any, seed: int | None, kwargs: dict
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        generation_config: Any,
+        seed: int | None,
+        kwargs: dict[str, Any],
     ) -> list[Order]:
         if self.model is None:
             raise ValueError(f"{type(self.target).__name__} has no transformers model to read generation settings from")

@@ -1,4 +1,4 @@
-"""When a lane ends: stop tokens, stop strings, lengths and user criteria, checked token by token inside an accepted run.
+"""When a lane ends: stop tokens, stop strings, lengths and user criteria, token by token inside an accepted run.
 
 A step may emit several tokens; generation must end where plain decoding would have ended, so a run is cut at the first
 token that stops.

@@ -14,8 +14,8 @@ _UNFINISHED = "�"
 class TextStream:
     """Decodes a growing list of tokens.
 
-    Only a short tail is decoded again at each push: the tokens since the last settled piece, plus the settled piece before
-    them, because a tokenizer may join a token differently when it stands first.
+    Only a short tail is decoded again at each push: the tokens since the last settled piece, plus the settled piece
+    before them, because a tokenizer may join a token differently when it stands first.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool = True) -> None:

@@ -1,8 +1,8 @@
 """A transformers model as target, unmodified.
 
-The model is borrowed for the length of each forward: the attention implementation is switched to ours, the cache is ours,
-and both are put back before anybody else sees the model. Models that do not let their attention be replaced (Falcon), or do
-not hand our step through to it (StableLM), keep their own and get the tree as an additive 4-D mask.
+The model is borrowed for the length of each forward: the attention implementation is switched to ours, the cache is
+ours, and both are put back before anybody else sees the model. Models that do not let their attention be replaced
+(Falcon), or do not hand our step through to it (StableLM), keep their own and get the tree as an additive 4-D mask.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class HuggingFaceTarget:
         self._has_logits_to_keep = "logits_to_keep" in parameters
         self._check_own_attention()
         # submodels may share one config; each is borrowed once
-        self._configs = list({id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}.values())
+        submodels = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+        self._configs = list({id(submodel.config): submodel.config for submodel in submodels}.values())
         self.cache = TreeCache(self.windows)
         self._in_flight: dict[int, TokenTree] = {}
         self._tokens: dict[int, list[int]] = {}  # committed tokens per lane, kept only if the cache may start over
@@ -153,9 +154,7 @@ class HuggingFaceTarget:
         return {layer: torch.cat(parts) for layer, parts in features.items() if parts}
 
     @torch.no_grad()
-    def forward(
-        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()
-    ) -> dict[int, TargetOutput]:
+    def forward(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
         """See `Target.forward`. Lanes that are open but not named ride along with a lone root that is rolled back."""
         for lane, tree in trees.items():
             self._check_depth(lane, tree)
@@ -170,9 +169,7 @@ class HuggingFaceTarget:
         starts = torch.tensor([[self.cache.length(lane)] for lane in lanes], device=self.device)
         # padding repeats the root: any finite row does, nobody sees it
         ids = [[*tree.tokens, *(tree.tokens[:1] * (width - len(tree)))] for tree in rows]
-        output = self._run(
-            torch.tensor(ids, device=self.device), starts + layout.depth, layout, span, feature_layers
-        )
+        output = self._run(torch.tensor(ids, device=self.device), starts + layout.depth, layout, span, feature_layers)
         self._in_flight = dict(trees)
         results = {}
         for row, (lane, tree) in enumerate(zip(lanes, rows, strict=True)):

@@ -1,7 +1,7 @@
 """A quick check at attach that a family outside the test suite really sees the tree.
 
-Two small trees that differ in one sibling: siblings must not see each other, and a tree's path must give the model's own
-logits. (That our attention runs once per layer is checked at every forward, for every model.)
+Two small trees that differ in one sibling: siblings must not see each other, and a tree's path must give the model's
+own logits. (That our attention runs once per layer is checked at every forward, for every model.)
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class TargetOutput:
 class Target(Protocol):
     """The model being sped up. Its law is the truth.
 
-    A lane is one sequence's slot. The life of a lane: `open`, `prefill` of the prompt (all of it but the last token, which
-    is the first root), then `forward` and `commit` once per step, then `free`.
+    A lane is one sequence's slot. The life of a lane: `open`, `prefill` of the prompt (all of it but the last token,
+    which is the first root), then `forward` and `commit` once per step, then `free`.
     """
 
     vocab_size: int
@@ -52,9 +52,7 @@ class Target(Protocol):
         """Commits ``prompt[:-1]`` to an empty lane, in chunks; returns their features ``{layer: [P - 1, h]}``."""
         ...
 
-    def forward(
-        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()
-    ) -> dict[int, TargetOutput]:
+    def forward(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
         """Scores every node of one tree per lane in one forward; the rows stay in flight until `commit`."""
         ...
 

@@ -1,12 +1,12 @@
 """Rotary embeddings whose frequencies depend on the length.
 
-Two kinds exist in transformers (`modeling_rope_utils.dynamic_rope_update`), and both would let a drafted node change what
-other tokens see:
+Two kinds exist in transformers (`modeling_rope_utils.dynamic_rope_update`), and both would let a drafted node change
+what other tokens see:
 
-* ``longrope`` turns every token of a forward with one set of factors, short or long, chosen by the largest position. At the
-  boundary plain decoding starts over: it recomputes the whole cache with the long factors.
-* ``dynamic`` recomputes the frequencies from the largest position once that passes the trained length. Each token keeps the
-  frequencies of the step in which it was computed.
+* ``longrope`` turns every token of a forward with one set of factors, short or long, chosen by the largest position. At
+  the boundary plain decoding starts over: it recomputes the whole cache with the long factors.
+* ``dynamic`` recomputes the frequencies from the largest position once that passes the trained length. Each token keeps
+  the frequencies of the step in which it was computed.
 
 So no tree may reach past the boundary: below it, nodes are kept below; above it, a ``dynamic`` tree is a lone root.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -82,11 +83,12 @@ def find_length_dependent_rotary(model: nn.Module) -> LengthDependentRotary | No
 
 
 def _boundary(module: nn.Module) -> int:
-    config = module.config
+    config: Any = module.config
     rope = getattr(config, "rope_parameters", None) or {}
     layers = [rope, *(v for v in rope.values() if isinstance(v, dict))]
     for parameters in layers:
         if parameters.get("original_max_position_embeddings"):
-            return int(parameters["original_max_position_embeddings"])  # type: ignore[arg-type]
+            return int(parameters["original_max_position_embeddings"])
     original = getattr(config, "original_max_position_embeddings", None)
-    return int(original or getattr(module, "original_max_seq_len", None) or config.max_position_embeddings)
+    trained: Any = original or getattr(module, "original_max_seq_len", None) or config.max_position_embeddings
+    return int(trained)

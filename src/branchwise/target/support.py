@@ -1,7 +1,8 @@
 """Which models branchwise can keep exact, which it refuses, and why.
 
-Refusals come before the first token and say what to do instead. They ask for capabilities (is there a recurrent state, does
-the cache roll back), not for class names; families that pass but are not in `TESTED_MODEL_TYPES` are probed by the target.
+Refusals come before the first token and say what to do instead. They ask for capabilities (is there a recurrent state,
+does the cache roll back), not for class names; families that pass but are not in `TESTED_MODEL_TYPES` are probed by the
+target.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def check_supported(model: PreTrainedModel) -> None:
     if not getattr(text_config, "is_causal", True) or getattr(text_config, "use_bidirectional_attention", False):
         raise UnsupportedModel(name, "its attention is bidirectional")
     if model.training:
-        raise UnsupportedModel(name, "it is in training mode, where dropout makes its output random", "call model.eval()")
+        raise UnsupportedModel(name, "in training mode dropout makes its output random", "call model.eval()")
     layer_windows(model)
 
 
@@ -99,8 +100,8 @@ def layer_windows(model: PreTrainedModel) -> list[int | None]:
         else:
             raise UnsupportedModel(
                 name,
-                f"layer {index} keeps its past in a {type(layer).__name__}, which holds more than rows of keys and values "
-                "(a recurrent state, a shared or an indexed cache)",
+                f"layer {index} keeps its past in a {type(layer).__name__}, which holds more than rows of keys and "
+                "values (a recurrent state, a shared or an indexed cache)",
             )
     if not windows:
         raise UnsupportedModel(name, "transformers gives it no cache of keys and values")

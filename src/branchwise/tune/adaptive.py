@@ -1,7 +1,7 @@
 """Budget "auto": the size that gives most tokens per second, learned while generating.
 
-Every candidate size keeps a decayed average of tokens and seconds per step. The best ratio is used; the others are probed
-now and then, more rarely the worse they did, so that plain decoding takes over where trees do not pay.
+Every candidate size keeps a decayed average of tokens and seconds per step. The best ratio is used; the others are
+probed now and then, more rarely the worse they did, so that plain decoding takes over where trees do not pay.
 """
 
 from __future__ import annotations

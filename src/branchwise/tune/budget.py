@@ -41,7 +41,9 @@ class FixedBudget:
         if isinstance(nodes, bool) or not isinstance(nodes, int):
             raise ValueError(f"a budget is a whole number of nodes or 'auto', got {nodes!r}")
         if nodes < 1:
-            raise ValueError(f"a budget counts nodes, root included, so it must be >= 1 (1 is plain decoding), got {nodes}")
+            raise ValueError(
+                f"a budget counts nodes, root included: it must be >= 1 (1 is plain decoding), got {nodes}"
+            )
         self.largest = nodes
 
     def choose(self, lanes: int) -> list[int]:

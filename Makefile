@@ -1,0 +1,45 @@
+# Two commands for everybody: `make demo` and `make test`. Every target does its own set-up and may be run again.
+
+PYTHON ?= python3
+VENV := .venv
+OLDEST := .venv-oldest
+# the oldest transformers that is supported and not withdrawn (5.10.0 was)
+OLDEST_TRANSFORMERS := 5.10.1
+
+RUN := HF_HUB_OFFLINE=1 $(VENV)/bin/python
+DEMO_PROMPT := "Explain in five short steps how to bake bread, then repeat the steps as a numbered list."
+
+.PHONY: demo test quality test-oldest bars clean
+
+demo: $(VENV)/ready
+	$(RUN) -m branchwise generate $(DEMO_PROMPT) --max-new-tokens 160 --compare
+
+test: $(VENV)/ready
+	$(RUN) -m branchwise models fetch default
+	$(RUN) -m pytest
+
+quality: $(VENV)/ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test-oldest: $(OLDEST)/ready
+	HF_HUB_OFFLINE=1 $(OLDEST)/bin/python -m pytest -m "core and not model" -p no:cacheprovider
+
+# figures of the README, see bench/bars.sh
+bars: $(VENV)/ready
+	PATH="$(VENV)/bin:$$PATH" bash bench/bars.sh
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[hub,dev]"
+	touch $@
+
+$(OLDEST)/ready: pyproject.toml constraints.txt
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	grep -vE '^(transformers|tokenizers|huggingface_hub)==' constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet -c $(OLDEST)/constraints.txt -e ".[dev]" transformers==$(OLDEST_TRANSFORMERS)
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(OLDEST) .hypothesis .pytest_cache .mypy_cache .ruff_cache build dist
