@@ -59,6 +59,7 @@ def register() -> str:
 def _no_mask(*args: Any, **kwargs: Any) -> None:
     # the step carries the tree, a dense mask would only cost time; registered because transformers treats an attention
     # without a mask function differently from version to version
+    return None
 
 
 def _attend(
