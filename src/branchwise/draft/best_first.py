@@ -14,7 +14,12 @@ from dataclasses import dataclass
 Path = tuple[int, ...]
 #: a token that may follow a path, the estimate that the target produces it there, and the name of the source
 Candidate = tuple[int, float, str]
-Expand = Callable[[Path], Iterable[Candidate]]
+#: path and least useful estimate -> candidates; those of a lower estimate may be left out
+Expand = Callable[[Path, float], Iterable[Candidate]]
+
+#: a node whose score is below this share of 1 / budget all but never finds a place in the tree (measured: the last of
+#: 33 nodes has a score of 0.002 in one tree of twenty, 0.008 in most)
+LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,7 @@ def grow(root: int, budget: int, max_depth: int | None, vocab_size: int, expand:
         budget: most nodes, root included.
         max_depth: deepest node allowed, or None.
         vocab_size: candidates outside ``[0, vocab_size)`` are dropped.
-        expand: candidates below a path; tokens distinct, estimates in [0, 1], in any order. Those of estimate 0 are
-            dropped.
+        expand: candidates below a path; tokens distinct, estimates in [0, 1], in any order.
 
     Raises:
         ValueError: ``budget`` is below 1.
@@ -64,15 +68,17 @@ def grow(root: int, budget: int, max_depth: int | None, vocab_size: int, expand:
     paths: list[Path] = [()]
     # (negated score, age, parent, token, source): of two equal scores the one found first goes first
     heap: list[tuple[float, int, int, int, str]] = []
+    least_score = LEAST_SHARE / budget
     age = 0
     node = 0
     while True:
         path, score = paths[node], scores[node]
         if max_depth is None or len(path) < max_depth:
-            for token, estimate, source in expand(path):
-                if estimate > 0.0 and 0 <= token < vocab_size:
+            least = least_score / score
+            for token, estimate, source in expand(path, least):
+                if estimate >= least and 0 <= token < vocab_size:
                     age += 1
-                    heapq.heappush(heap, (-score * min(estimate, 1.0), age, node, token, source))
+                    heapq.heappush(heap, (-score * estimate, age, node, token, source))
         if not heap or len(tokens) >= budget:
             return Growth(tokens, parents, scores, sources)
         negated, _, parent, token, source = heapq.heappop(heap)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 #: claims are bucketed by their square root, so that small ones, of which there are many, are told apart
 BUCKETS = 16
 
@@ -24,9 +26,14 @@ class Calibration:
         self._hits = [strength] * BUCKETS
         self._ratio = [1.0] * BUCKETS
 
-    def correct(self, claim: float) -> float:
-        """The claim as experience has it, at most 1."""
-        return min(1.0, claim * self._ratio[_bucket(claim)])
+    def correct(self, claims: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+        """Tokens and claims, the claims as experience has them, at most 1."""
+        ratio = self._ratio
+        last = BUCKETS - 1
+        return [
+            (token, min(1.0, claim * ratio[min(last, int(claim**0.5 * BUCKETS))]))  # `_bucket`, inlined
+            for token, claim in claims
+        ]
 
     def learn(self, claim: float, hit: bool) -> None:
         """A child claimed at ``claim``, whose parent was accepted, was right or was not."""

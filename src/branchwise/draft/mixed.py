@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..tree import TokenTree
 from ..verify.proposal import DraftTree
@@ -16,8 +17,12 @@ from .interpolation import TrustWeights
 from .protocol import DraftContext, StepRecord
 from .source import CandidateSource, Evidence, SourceState
 
-#: a candidate of a lower estimate is not worth a place in the queue
-LEAST_ESTIMATE = 0.002
+#: evidence that gives a token less than this share of the least useful estimate is not added up
+CRUMB = 0.25
+#: while learning, estimates below this are left out
+LEAST_LEARNED = 0.002
+#: how far down an accepted path is learned from: a step that accepts more has nothing new to say about it
+LEARNED_DEPTH = 8
 
 
 @dataclass
@@ -71,9 +76,7 @@ class MixedDrafter:
         return [self._draft(*lane) for lane in zip(states, contexts, budgets, strict=True)]
 
     def _draft(self, state: MixedState, context: DraftContext, budget: int) -> DraftTree:
-        growth = grow(
-            context.tokens[-1], budget, context.max_depth, context.vocab_size, lambda path: self._expand(state, path)
-        )
+        growth = grow(context.tokens[-1], budget, context.max_depth, context.vocab_size, partial(self._expand, state))
         tree = TokenTree(growth.tokens, growth.parents)
         return DraftTree.deterministic(tree, growth.sources[1:], growth.scores[1:])
 
@@ -88,44 +91,46 @@ class MixedDrafter:
         found.sort(key=lambda item: -weights[item[0]])
         return found
 
-    def _blend(self, found: Sequence[tuple[int, Evidence, str]]) -> dict[int, float]:
+    def _blend(
+        self, found: Sequence[tuple[int, Evidence, str]], least: float
+    ) -> tuple[dict[int, float], dict[int, str]]:
+        """Estimate of every token whose estimate may reach ``least``, and the most trusted source that names it."""
         estimates: dict[int, float] = {}
-        left = 1.0
-        for kind, (_, weights, total), _ in found:
-            decides = left * self._trust.weights[kind]
-            scale = decides / total
-            for token, weight in weights.items():
-                estimates[token] = estimates.get(token, 0.0) + scale * weight
-            left -= decides
-            if left < LEAST_ESTIMATE:
-                break
-        return estimates
-
-    def _expand(self, state: MixedState, path: Path) -> list[Candidate]:
-        found = self._evidence(state, path)
-        correct = self._calibration.correct
         credit: dict[int, str] = {}
-        for _, evidence, name in reversed(found):  # the most trusted evidence that names a token gets the credit
-            credit.update(dict.fromkeys(evidence.weights, name))
-        return [
-            (token, correct(estimate), credit[token])
-            for token, estimate in self._blend(found).items()
-            if estimate >= LEAST_ESTIMATE
-        ]
+        trust = self._trust.weights
+        left = 1.0
+        for kind, (_, weights, total), name in found:
+            decides = left * trust[kind]
+            scale = decides / total
+            crumb = CRUMB * least / scale
+            for token, weight in weights.items():
+                if weight >= crumb:
+                    if token in estimates:
+                        estimates[token] += scale * weight
+                    else:
+                        estimates[token] = scale * weight
+                        credit[token] = name
+            left -= decides
+            if left < least:
+                break
+        return estimates, credit
+
+    def _expand(self, state: MixedState, path: Path, least: float) -> list[Candidate]:
+        estimates, credit = self._blend(self._evidence(state, path), least)
+        return [(token, estimate, credit[token]) for token, estimate in self._calibration.correct(estimates.items())]
 
     def observe(self, states: Sequence[MixedState], records: Sequence[StepRecord]) -> None:
         """Learns what the evidence along the accepted path was worth, then informs every source."""
         for state, record in zip(states, records, strict=True):
             nodes = record.verdict.path
-            tokens = [record.draft.tree.tokens[node] for node in nodes[1:]] + [record.verdict.bonus]
-            for depth, token in enumerate(tokens):
+            tokens = [*(record.draft.tree.tokens[node] for node in nodes[1:]), record.verdict.bonus]
+            for depth, token in enumerate(tokens[:LEARNED_DEPTH]):
                 self._learn(state, tuple(tokens[:depth]), token)
         for index, source in enumerate(self.sources):
             source.absorb([state.sources[index] for state in states], records)
 
     def _learn(self, state: MixedState, path: Path, token: int) -> None:
         found = self._evidence(state, path)
-        for candidate, estimate in self._blend(found).items():
-            if estimate >= LEAST_ESTIMATE:
-                self._calibration.learn(estimate, candidate == token)
+        for candidate, estimate in self._blend(found, LEAST_LEARNED)[0].items():
+            self._calibration.learn(estimate, candidate == token)
         self._trust.learn([(kind, weights.get(token, 0.0) / total) for kind, (_, weights, total), _ in found])
