@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
 
 from branchwise.decode.request import Request
 from branchwise.decode.session import Lane, Session
 from branchwise.decode.stopping import StopRules
-from branchwise.target import HuggingFaceTarget
+from branchwise.target import HuggingFaceTarget, TargetOutput
 from branchwise.tree import TokenTree
 from branchwise.tune.budget import FixedBudget
 from branchwise.verify.greedy import Greedy
@@ -95,3 +98,92 @@ class WildTrees:
 def committed_tokens(lane: Lane) -> list[int]:
     """Tokens of a lane whose keys and values are in the cache: all but the root."""
     return lane.context.tokens[:-1]
+
+
+class ScriptedTarget:
+    """A target without a model: at position p it wants ``script[p + 1]``, on whatever branch. Keeps no keys or values.
+
+    Args:
+        script: prompt and output.
+        vocab_size: ids run below this.
+        context_limit: as of a model.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, script: Sequence[int], vocab_size: int, context_limit: int | None = None) -> None:
+        self._script = list(script)
+        self.vocab_size = vocab_size
+        self.context_limit = context_limit
+        self.lengths: dict[int, int] = {}
+        self.deepest = 0
+        self._lanes = 0
+
+    def open(self, expected_rows: int = 0, longest: int | None = None) -> int:
+        self._lanes += 1
+        self.lengths[self._lanes] = 0
+        return self._lanes
+
+    def prefill(self, lane: int, prompt: Sequence[int], feature_layers: tuple[int, ...] = ()) -> dict[int, Any]:
+        assert list(prompt) == self._script[: len(prompt)]
+        self.lengths[lane] = len(prompt) - 1
+        return {}
+
+    def forward(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
+        return {lane: TargetOutput(self._logits(lane, tree)) for lane, tree in trees.items()}
+
+    def _logits(self, lane: int, tree: TokenTree) -> torch.Tensor:
+        logits = torch.zeros(len(tree), self.vocab_size)
+        for node, depth in enumerate(tree.depth):
+            position = self.lengths[lane] + depth
+            self.deepest = max(self.deepest, position)
+            logits[node, self._script[(position + 1) % len(self._script)]] = 10.0
+        return logits
+
+    def commit(self, paths: Mapping[int, Sequence[int]]) -> None:
+        for lane, path in paths.items():
+            self.lengths[lane] += len(path)
+
+    def rollback(self) -> None:
+        pass
+
+    def free(self, lane: int) -> None:
+        del self.lengths[lane]
+
+    def length(self, lane: int) -> int:
+        return self.lengths[lane]
+
+    def depth_limit(self, lane: int) -> int | None:
+        return None if self.context_limit is None else self.context_limit - 1 - self.lengths[lane]
+
+
+class RunsOf:
+    """Drafts the right chain so that the steps' runs (accepted tokens and bonus) have the given lengths, round and round.
+
+    Args:
+        script: prompt and output.
+        lengths: tokens per step, each at least 1.
+    """
+
+    name = "runs"
+    feature_layers: tuple[int, ...] = ()
+
+    def __init__(self, script: Sequence[int], lengths: Sequence[int]) -> None:
+        self._script = list(script)
+        self._lengths = itertools.cycle(lengths)
+
+    def start(self, context: Any) -> None:
+        return None
+
+    def propose(self, states: Sequence[Any], contexts: Sequence[Any], budgets: Sequence[int]) -> list[DraftTree]:
+        drafts = []
+        for context in contexts:
+            done, drafted = len(context.tokens), next(self._lengths) - 1
+            if context.max_depth is not None:
+                drafted = min(drafted, context.max_depth)
+            tree = TokenTree.from_chain(context.tokens[-1], self._script[done : done + drafted])
+            drafts.append(DraftTree.deterministic(tree, self.name))
+        return drafts
+
+    def observe(self, states: Sequence[Any], records: Sequence[Any]) -> None:
+        pass

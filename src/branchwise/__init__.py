@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from .decode import Generation, SpeculativeOutput, Speculator, custom_generate, generate
     from .target import UnsupportedModel
     from .tree import TokenGraph, TokenTree
+    from .verify import Grammar
 
 __version__ = "0.1.0"
 
 #: where each public name lives; imported on first use, so that ``import branchwise`` stays quick
 _HOMES = {
     "Generation": "decode",
+    "Grammar": "verify",
     "SpeculativeOutput": "decode",
     "Speculator": "decode",
     "TokenGraph": "tree",
@@ -31,6 +33,7 @@ _HOMES = {
 __all__ = [
     "BranchwiseWarning",
     "Generation",
+    "Grammar",
     "SpeculativeOutput",
     "Speculator",
     "TokenGraph",

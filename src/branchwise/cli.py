@@ -26,7 +26,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-models_app = typer.Typer(help="Models with a short name: list them, fetch one, say where it lies.", no_args_is_help=True)
+models_app = typer.Typer(
+    help="Models with a short name: list them, fetch one, say where it lies.", no_args_is_help=True
+)
 app.add_typer(models_app, name="models")
 
 EXIT_FAILED = 1
@@ -43,6 +45,10 @@ Threads = Annotated[int | None, typer.Option(help="CPU threads.", show_default="
 Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
 Drafter = Annotated[str, typer.Option(help="auto, none, ngram, recycling, mixed, ...")]
+Chat = Annotated[
+    bool | None,
+    typer.Option("--chat/--raw", help="Use the chat template or not.", show_default="chat if there is a template"),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -82,25 +88,25 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads it from stdin.")] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
     model: Model = "default",
-    chat: Annotated[
-        bool | None, typer.Option("--chat/--raw", help="Use the chat template or not.", show_default="chat if there is one")
-    ] = None,
+    chat: Chat = None,
     system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
     drafter: Drafter = "auto",
     rule: Annotated[str, typer.Option(help="auto, greedy, match, ...")] = "auto",
-    budget: Annotated[str, typer.Option(help="Most nodes of a tree, root included, or 'auto'; 1 is plain decoding.")] = "auto",
+    budget: Annotated[str, typer.Option(help="Most nodes of a tree, root included; 1 is plain decoding.")] = "auto",
     max_new_tokens: MaxNewTokens = 256,
     temperature: Temperature = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k best tokens. Needs --temperature.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the best tokens of this mass. Needs --temperature.")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Drop tokens below this part of the best. Needs --temperature.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the best of this mass. Needs --temperature.")] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Drop all below this part of the best. Needs --temperature.")
+    ] = None,
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 makes seen tokens less likely.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same sample; greedy output needs none.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")] = None,
     dtype: Dtype = "auto",
     device: Device = None,
     threads: Threads = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Also decode plainly: how much faster, and the same tokens?")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Also decode plainly: how much faster? the same?")] = False,
     show_tree: Annotated[bool, typer.Option("--show-tree", help="Draw each step's tree on stderr.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
     no_stream: Annotated[bool, typer.Option("--no-stream", help="Print the text when it is complete.")] = False,
@@ -108,8 +114,8 @@ def generate(
 ) -> None:
     """Continue PROMPT, or answer it with --chat. Greedy unless --temperature is above 0.
 
-    The text goes to stdout, statistics to stderr. Sampling defaults of the checkpoint are not used: what is not asked for
-    here is off.
+    The text goes to stdout, statistics to stderr. Sampling defaults of the checkpoint are not used: what is not asked
+    for here is off.
     """
     text = _read_prompt(prompt, file)
     from .bench.sampling import Sampling
@@ -129,6 +135,7 @@ def generate(
     from .bench.prompts import encode_prompt
     from .decode import Speculator
     from .show import LiveText
+    from .show.generation import generation_record
     from .target import HuggingFaceTarget
 
     loaded, tokenizer = _load(model, dtype, device, threads)
@@ -143,8 +150,12 @@ def generate(
         generation = order.run(Speculator(target, tokenizer, drafter=drafter, rule=rule, budget=budget), live)
 
     if as_json:
-        settings = {"model": _shown_model(model), "drafter": drafter, "rule": rule, "budget": _number_or_auto(budget), "seed": seed}
-        typer.echo(json.dumps(_record(generation, comparison) | settings))
+        record = generation_record(generation)
+        record |= {"model": _shown_model(model), "drafter": drafter, "rule": rule}
+        record |= {"budget": _number_or_auto(budget), "seed": seed}
+        if comparison is not None:
+            record["compare"] = comparison.as_dict()
+        typer.echo(json.dumps(record))
     else:
         _write(("" if live is not None else generation.text or "") + "\n")
     if show_tree:
@@ -161,7 +172,8 @@ def models_list(debug: Debug = False) -> None:
 
     for row in list_models():
         names = ", ".join((row.name, *row.aliases))
-        state = f"fetched, {_megabytes(row.disk_bytes)}" if row.is_present else f"{_megabytes(row.download_bytes)} to download"
+        fetched = f"fetched, {_megabytes(row.disk_bytes)}"
+        state = fetched if row.is_present else f"{_megabytes(row.download_bytes)} to download"
         typer.echo(f"{names}: {row.summary} ({row.licence}; {state})")
 
 
@@ -191,7 +203,9 @@ def models_path(name: str, debug: Debug = False) -> None:
 @reports_errors
 def bench(
     prompts: Annotated[Path, typer.Argument(help="One JSON object per line: question_id, category, topic, turns.")],
-    methods: Annotated[str, typer.Option(help="From plain, tree, hf-plain, hf-lookup; comma between.")] = "plain,tree,hf-plain",
+    methods: Annotated[
+        str, typer.Option(help="From plain, tree, hf-plain, hf-lookup; comma between.")
+    ] = "plain,tree,hf-plain",
     budgets: Annotated[str, typer.Option(help="Budgets of method tree.")] = "9,17,33",
     drafter: Drafter = "mixed",
     lookup_tokens: Annotated[int, typer.Option(help="prompt_lookup_num_tokens of hf-lookup.")] = 10,
@@ -201,11 +215,11 @@ def bench(
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     seed: Annotated[int, typer.Option(help="Prompt i samples with seed + i.")] = 0,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write everything, rows per prompt too, to this file.")] = None,
-    model: Model = "default",
-    chat: Annotated[
-        bool | None, typer.Option("--chat/--raw", help="Use the chat template or not.", show_default="chat if there is one")
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write the result, rows included, to a file.")
     ] = None,
+    model: Model = "default",
+    chat: Chat = None,
     dtype: Dtype = "auto",
     device: Device = None,
     threads: Threads = None,
@@ -213,8 +227,8 @@ def bench(
 ) -> None:
     """Measure methods side by side on a file of prompts (first turns only).
 
-    Methods alternate prompt by prompt; prefill is not counted. Tables come first, the last line is one JSON object. Exits
-    with 1 when a method failed; its error is listed.
+    Methods alternate prompt by prompt; prefill is not counted. Tables come first, the last line is one JSON object.
+    Exits with 1 when a method failed; its error is listed.
     """
     from .bench.job import Job, run_job
     from .bench.methods import method_names
@@ -225,10 +239,14 @@ def bench(
     sizes = [_number_or_auto(size) for size in _split(budgets)]
     for size in sizes:
         _check_choices(drafter, str(size))
+    chosen = choose_prompts(
+        read_prompts(prompts),
+        categories=_split(categories),
+        topics=_split(topics),
+        limit_per_category=limit_per_category,
+    )
     job = Job(
-        prompts=choose_prompts(
-            read_prompts(prompts), categories=_split(categories), topics=_split(topics), limit_per_category=limit_per_category
-        ),
+        prompts=chosen,
         methods=method_names(_split(methods), sizes),
         drafter=drafter,
         lookup_tokens=lookup_tokens,
@@ -297,13 +315,15 @@ def _load(model: str, dtype: str, device: str | None, threads: int | None) -> tu
         raise ValueError(f"no dtype is named {dtype!r}; there are auto, {', '.join(dtypes)}")
     if device is not None:
         _check_device(device)
+    if model.startswith((".", "~", os.sep)) and not Path(model).expanduser().is_dir():
+        raise ValueError(f"no folder {model!r} with a model in it")
     if threads is not None:
         if threads < 1:
             raise ValueError(f"threads must be >= 1, got {threads}")
         torch.set_num_threads(threads)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    return load(model, dtype=dtypes.get(dtype), device=device)
+    return load(os.path.expanduser(model), dtype=dtypes.get(dtype), device=device)
 
 
 def _check_device(device: str) -> None:
@@ -336,25 +356,6 @@ def _shown_model(model: str) -> str:
     return Path(model).name if os.path.isabs(model) else model
 
 
-def _record(generation: Generation, comparison: Comparison | None) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "text": generation.text,
-        "token_ids": list(generation.tokens),
-        "prompt_tokens": generation.prompt_tokens,
-        "new_tokens": len(generation.tokens),
-        "steps": generation.steps,
-        "tokens_per_step": round(generation.tokens_per_step, 4),
-        "seconds": round(generation.decode_seconds, 6),
-        "prefill_seconds": round(generation.prefill_seconds, 6),
-        "tokens_per_second": round(generation.tokens_per_second, 3),
-        "finish_reason": generation.finish_reason,
-        "stop_cause": generation.stop_cause,
-    }
-    if comparison is not None:
-        record["compare"] = comparison.as_dict()
-    return record
-
-
 def _draw_steps(generation: Generation, tokenizer: Any) -> None:
     from .show.text import ASCII, UNICODE, draw_step
 
@@ -368,35 +369,12 @@ def _print_statistics(generation: Generation, comparison: Comparison | None) -> 
     from rich.console import Console
     from rich.text import Text
 
+    from .show.generation import generation_line
+
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(
-        Text(
-            f"{len(generation.tokens)} tokens in {generation.decode_seconds:.2f} s after {generation.prefill_seconds:.2f} s of "
-            f"prefill: {generation.tokens_per_second:.1f} tokens/s, {generation.tokens_per_step:.2f} tokens per step "
-            f"({generation.steps} steps), ended by {generation.stop_cause}",
-            style="dim",
-        )
-    )
-    if comparison is None:
-        return
-    console.print(
-        Text(
-            f"{comparison.speed_up:.2f}x plain decoding ({comparison.drafts_tokens_per_second:.1f} against "
-            f"{comparison.plain_tokens_per_second:.1f} tokens/s), {_agreement(comparison)}",
-            style="bold",
-        )
-    )
-
-
-def _agreement(comparison: Comparison) -> str:
-    if comparison.position is None:
-        return "all tokens agree"
-    found = f"tokens differ from token {comparison.position + 1} on"
-    divergence = comparison.divergence
-    if divergence is None:
-        return found
-    kind = "a near-tie" if divergence.is_near_tie else "NOT a near-tie"
-    return f"{found}: {kind} (gap of the two best logits {divergence.gap:.3g}, rounding {divergence.rounding:.3g})"
+    console.print(Text(generation_line(generation), style="dim"))
+    if comparison is not None:
+        console.print(Text(comparison.line(), style="bold"))
 
 
 def _megabytes(count: int) -> str:

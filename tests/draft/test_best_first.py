@@ -20,7 +20,7 @@ def random_expansion(seed: int, width: int = 2, deepest: int = 2) -> dict:
     for _ in range(deepest):
         following = []
         for path in level:
-            table[path] = [(token, coins.random() / width, "toy") for token in range(width)]
+            table[path] = [(token, (0.3 + 0.7 * coins.random()) / width, "toy") for token in range(width)]
             following += [(*path, token) for token in range(width)]
         level = following
     return table
@@ -44,7 +44,7 @@ def best_sum(table: dict, drafted: int) -> float:
 @given(seed=st.integers(0, 10_000), drafted=st.integers(0, 6))
 def test_no_tree_of_the_same_size_promises_more(seed, drafted):
     table = random_expansion(seed)
-    growth = grow(0, drafted + 1, None, 10, lambda path: table.get(path, ()))
+    growth = grow(0, drafted + 1, None, 10, lambda path, least: table.get(path, ()))
     assert sum(growth.scores[1:]) == pytest.approx(best_sum(table, drafted))
     assert growth.scores == sorted(growth.scores, reverse=True)
 
@@ -52,7 +52,7 @@ def test_no_tree_of_the_same_size_promises_more(seed, drafted):
 def test_expands_lazily():
     asked = []
 
-    def expand(path):
+    def expand(path, least):
         asked.append(path)
         return [(1, 0.9, "toy"), (2, 0.1, "toy")]
 
@@ -62,9 +62,9 @@ def test_expands_lazily():
 
 
 def test_drops_what_cannot_be_a_token():
-    growth = grow(0, 9, 1, 4, lambda path: [(4, 0.9, "toy"), (-1, 0.9, "toy"), (3, 0.5, "toy"), (2, 0.0, "toy")])
+    growth = grow(0, 9, 1, 4, lambda path, least: [(4, 0.9, "toy"), (-1, 0.9, "toy"), (3, 0.5, "toy"), (2, 0.0, "toy")])
     assert growth.tokens == [0, 3]
 
 
 def test_depth_limit_zero_is_the_lone_root():
-    assert grow(5, 9, 0, 10, lambda path: [(1, 0.9, "toy")]).tokens == [5]
+    assert grow(5, 9, 0, 10, lambda path, least: [(1, 0.9, "toy")]).tokens == [5]

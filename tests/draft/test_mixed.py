@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from draft_steps import bigram_scorer, generate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from branchwise.draft import DraftContext, MixedDrafter
+from branchwise.draft import DraftContext, DrafterSource, Evidence, MixedDrafter, NoneDrafter, OracleDrafter
 from branchwise.draft.calibration import Calibration
 from branchwise.draft.interpolation import TrustWeights
+from branchwise.tree import TokenTree
+from branchwise.verify.proposal import DraftTree, Sampled
 
 pytestmark = pytest.mark.core
 
@@ -20,11 +23,11 @@ class TableSource:
     """Proposes what a function says after the lane's whole prefix."""
 
     feature_layers: tuple[int, ...] = ()
+    trust = (0.5,)
 
     def __init__(self, name, guess):
         self.name = name
         self._guess = guess
-        self.learned = []
 
     def start(self, context):
         return context
@@ -32,25 +35,28 @@ class TableSource:
     def begin(self, states, contexts, budgets):
         pass
 
-    def expand(self, state, path):
-        return self._guess([*state.tokens, *path])
-
-    def learn(self, state, path, token):
-        self.learned.append((path, token))
+    def evidence(self, state, path):
+        weights = dict(self._guess([*state.tokens, *path]))
+        return [Evidence(0, weights)] if weights else []
 
     def absorb(self, states, records):
         pass
 
 
+def draft_of(sources, context, budget):
+    drafter = MixedDrafter(sources)
+    return drafter.propose([drafter.start(context)], [context], [budget])[0]
+
+
 def test_the_same_token_at_the_same_place_is_one_node_and_likelier():
-    same = TableSource("a", lambda prefix: [(3, 0.5), (4, 0.4)])
-    twin = TableSource("b", lambda prefix: [(3, 0.6)])
-    drafter = MixedDrafter([same, twin])
+    one = TableSource("a", lambda prefix: [(3, 0.5), (4, 0.4)])
+    other = TableSource("b", lambda prefix: [(3, 0.6)])
     context = DraftContext([1], VOCAB, max_depth=1)
-    draft = drafter.propose([drafter.start(context)], [context], [10])[0]
+    draft = draft_of([one, other], context, 10)
     assert draft.tree.tokens == (1, 3, 4)
-    assert draft.scores[0] >= 0.6
-    assert draft.sources == ("b", "a")
+    assert draft.sources == ("a", "a")
+    alone = max(draft_of([one], context, 10).scores[0], draft_of([other], context, 10).scores[0])
+    assert draft.scores[0] > alone
 
 
 def test_each_source_continues_below_the_nodes_of_the_other():
@@ -65,34 +71,71 @@ def test_each_source_continues_below_the_nodes_of_the_other():
 
 def test_learns_to_prefer_the_source_that_is_right():
     score = bigram_scorer(VOCAB)
-
-    def right(prefix):
-        return [(int(score(prefix).argmax()), 0.3)]
-
-    def boastful(prefix):
-        return [((int(score(prefix).argmax()) + 1) % VOCAB, 0.9)]
-
-    drafter = MixedDrafter([TableSource("boastful", boastful), TableSource("right", right)])
+    right = TableSource("right", lambda prefix: [(int(score(prefix).argmax()), 0.9)])
+    wrong = TableSource("wrong", lambda prefix: [((int(score(prefix).argmax()) + 1) % VOCAB, 1.0)])
+    drafter = MixedDrafter([wrong, right])
     _, records = generate(drafter, [[1, 2]], 60, 4, VOCAB, score)
-    assert set(records[0][0].draft.sources) == {"boastful"}
+    assert records[0][0].draft.sources[0] == "wrong"
     assert set(records[0][-1].draft.sources) == {"right"}
-    assert records[0][-1].draft.scores[0] > 0.6
+    assert records[0][-1].draft.scores[0] > 0.8
 
 
-def test_sources_learn_along_the_accepted_path_and_from_the_bonus_token():
+def test_the_most_trusted_evidence_speaks_first_and_gets_the_credit():
+    weak = TableSource("weak", lambda prefix: [(3, 0.6), (4, 0.4)])
+    weak.trust = (0.1,)
+    strong = TableSource("strong", lambda prefix: [(3, 1.0)])
+    strong.trust = (0.9,)
+    draft = draft_of([weak, strong], DraftContext([1], VOCAB, max_depth=1), 20)
+    # strong decides in 0.9 of the cases, weak in 0.1 of the rest
+    assert draft.tree.tokens == (1, 3, 4)
+    assert draft.sources == ("strong", "weak")
+    assert draft.scores == pytest.approx((0.9 + 0.1 * 0.1 * 0.6, 0.1 * 0.1 * 0.4))
+
+
+def test_learns_what_each_kind_of_evidence_is_worth():
+    # both kinds claim the same; after even tokens the claim is right, after odd ones it is wrong
     score = bigram_scorer(VOCAB)
-    source = TableSource("right", lambda prefix: [(int(score(prefix).argmax()), 0.9)])
-    _, records = generate(MixedDrafter([source]), [[1, 2]], 1, 4, VOCAB, score)
-    tokens = records[0][0].tokens
-    assert len(tokens) == 4
-    assert source.learned == [(tokens[:depth], tokens[depth]) for depth in range(4)]
+
+    class TwoKinds(TableSource):
+        trust = (0.5, 0.5)
+
+        def evidence(self, state, path):
+            prefix = [*state.tokens, *path]
+            odd = prefix[-1] % 2
+            return [Evidence(odd, {(int(score(prefix).argmax()) + odd) % VOCAB: 1.0})]
+
+    drafter = MixedDrafter([TwoKinds("two", None)])
+    tokens, records = generate(drafter, [[1, 2]], 150, 2, VOCAB, score)
+    last = {record.draft.tree.tokens[0] % 2: record.draft.scores for record in records[0][50:]}
+    assert last[0][0] > 0.8
+    assert not last[1] or last[1][0] < 0.2
+
+
+def test_another_drafter_takes_part_as_a_source():
+    # the oracle knows five tokens; the toy goes on below them
+    oracle = DrafterSource(OracleDrafter([[1, 10, 11, 12, 13, 14]]))
+    toy = TableSource("toy", lambda prefix: [(20, 0.9)] if prefix[-1] == 14 else [])
+    draft = draft_of([oracle, toy], DraftContext([1], VOCAB), 7)
+    assert draft.tree.tokens == (1, 10, 11, 12, 13, 14, 20)
+    assert draft.sources == ("oracle",) * 5 + ("toy",)
+
+
+def test_a_drafter_that_samples_is_refused():
+    class Sampler(NoneDrafter):
+        name = "sampler"
+
+        def propose(self, states, contexts, budgets):
+            return [DraftTree(TokenTree((1, 2), (-1, 0)), (Sampled(torch.ones(VOCAB) / VOCAB),))]
+
+    with pytest.raises(ValueError, match="'sampler' samples"):
+        draft_of([DrafterSource(Sampler())], DraftContext([1], VOCAB), 5)
 
 
 def test_refuses_no_sources_and_twin_names():
     with pytest.raises(ValueError, match="at least one"):
         MixedDrafter([])
     with pytest.raises(ValueError, match="distinct names"):
-        MixedDrafter([TableSource("a", list), TableSource("a", list)])
+        MixedDrafter([TableSource("a", dict), TableSource("a", dict)])
 
 
 @given(st.floats(0.0, 1.0), st.lists(st.tuples(st.floats(0.0, 1.0), st.booleans()), max_size=50))
@@ -100,17 +143,19 @@ def test_a_calibrated_claim_is_a_probability(claim, history):
     calibration = Calibration()
     for past, hit in history:
         calibration.learn(past, hit)
-    assert 0.0 <= calibration.correct(claim) <= 1.0
+    ((token, estimate),) = calibration.correct([(7, claim)])
+    assert token == 7
+    assert 0.0 <= estimate <= 1.0
 
 
 def test_calibration_converges_to_the_rate_of_hits_and_forgets():
     calibration = Calibration()
     for step in range(3000):
         calibration.learn(0.8, step % 5 == 0)
-    assert calibration.correct(0.8) == pytest.approx(0.2, abs=0.03)
+    assert calibration.correct([(0, 0.8)])[0][1] == pytest.approx(0.2, abs=0.03)
     for _ in range(3000):
         calibration.learn(0.8, True)
-    assert calibration.correct(0.8) > 0.95
+    assert calibration.correct([(0, 0.8)])[0][1] > 0.95
 
 
 def test_trust_weights_find_the_true_mixture():

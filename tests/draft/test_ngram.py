@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from branchwise.draft import DraftContext, NgramSource
+from branchwise.draft import DraftContext, NgramSource, make_drafter
 from branchwise.draft.ngram import KINDS, MAX_CONTINUATIONS, ORDERS, RECENCY, NgramTrie
 
 pytestmark = pytest.mark.core
@@ -31,18 +33,15 @@ def test_finds_exactly_what_a_rescan_finds(history, path):
     assert MAX_CONTINUATIONS >= 4  # nothing is dropped over four letters
     trie = NgramTrie()
     trie.extend(history)
-    found = {ORDERS[kind // KINDS]: (kind % KINDS, known) for kind, known in trie.levels(path)}
+    found = {ORDERS[index]: known for index, known in trie.matches(path)}
     for order in ORDERS:
         expected = rescan(history, order, path) if order <= len(history) + len(path) else {}
         if not expected:
             assert order not in found
             continue
-        kind, known = found[order]
+        known = found[order]
         if isinstance(known, int):
             known = {known: 1.0}
-            assert kind == 0
-        else:
-            assert kind == (2 if len(expected) > 1 else 1)
         assert known == pytest.approx(expected)
 
 
@@ -53,41 +52,46 @@ def test_incremental_equals_rebuilt(history, cuts):
     whole.extend(history)
     grown = NgramTrie()
     edges = sorted({0, len(history), *(cut for cut in cuts if cut < len(history))})
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         grown.extend(history[start:end])
     assert grown == whole
 
 
+def first_claims(tokens, path=()):
+    """Estimates of a fresh n-gram drafter for the children of ``path``."""
+    drafter = make_drafter("ngram")
+    context = DraftContext(tokens, vocab_size=10, max_depth=len(path) + 1)
+    draft = drafter.propose([drafter.start(context)], [context], [64])[0]
+    nodes = [node for node in range(1, len(draft.tree)) if draft.tree.depth[node] == len(path) + 1]
+    paths = {node: tuple(draft.tree.tokens[i] for i in draft.tree.path(node)[1:]) for node in nodes}
+    return {paths[node][-1]: draft.scores[node - 1] for node in nodes if paths[node][:-1] == path}
+
+
 def test_the_longer_match_and_the_more_recent_continuation_come_first():
-    source = NgramSource()
     # "7 1 2" was followed by 3 once; "1 2" alone by 4, three times
-    context = DraftContext([7, 1, 2, 3, 1, 2, 4, 1, 2, 4, 1, 2, 4, 7, 1, 2], vocab_size=10)
-    state = source.start(context)
-    claims = dict(source.expand(state, ()))
+    claims = first_claims([7, 1, 2, 3, 1, 2, 4, 1, 2, 4, 1, 2, 4, 7, 1, 2])
     assert claims[3] > claims[4] > 0.0
     # with nothing longer than "1" to go by, the last of two continuations wins
-    context = DraftContext([1, 5, 1, 6, 1], vocab_size=10)
-    claims = dict(source.expand(source.start(context), ()))
+    claims = first_claims([1, 5, 1, 6, 1])
     assert claims[6] > claims[5] > 0.0
 
 
-def test_estimates_never_sum_to_more_than_one():
-    source = NgramSource()
-    context = DraftContext([1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2] * 5, vocab_size=10)
-    state = source.start(context)
-    for path in ((), (3,), (3, 1), (9,)):
-        assert sum(claim for _, claim in source.expand(state, path)) <= 1.0 + 1e-9
+def test_matches_continue_below_drafted_tokens():
+    assert first_claims([1, 2, 3, 4, 1, 2], path=(3,)).keys() == {4}
 
 
-def test_trust_follows_what_turns_out_right():
+def test_kinds_tell_once_from_always_from_sometimes():
     source = NgramSource()
-    context = DraftContext([1, 2, 3, 1, 2], vocab_size=10)
-    state = source.start(context)
-    before = dict(source.expand(state, ()))[3]
-    for _ in range(50):
-        source.learn(state, (), 9)
-    worse = dict(source.expand(state, ()))[3]
-    for _ in range(200):
-        source.learn(state, (), 3)
-    better = dict(source.expand(state, ()))[3]
-    assert worse < before < better
+    last = len(ORDERS) - 1  # order 1
+    for tokens, kind in (([1, 2, 1], 0), ([1, 2, 1, 2, 1], 1), ([1, 2, 1, 3, 1], 2)):
+        evidence = source.evidence(source.start(DraftContext(tokens, vocab_size=10)), ())
+        assert evidence[-1].kind == last * KINDS + kind
+        assert evidence[-1].total == pytest.approx(sum(evidence[-1].weights.values()))
+        assert all(one.kind < len(source.trust) for one in evidence)
+
+
+def test_a_suffix_keeps_a_bounded_number_of_continuations_the_recent_ones():
+    trie = NgramTrie()
+    trie.extend([token for other in range(100, 150) for token in (1, other)] + [1])
+    known = dict(trie.matches(()))[len(ORDERS) - 1]
+    assert list(known) == [149 - age for age in range(MAX_CONTINUATIONS)]

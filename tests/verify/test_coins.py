@@ -137,6 +137,13 @@ def test_draws_are_uniform_and_neighbours_independent() -> None:
             assert abs(chi_square - (cells - 1)) < 8 * math.sqrt(2 * (cells - 1))
 
 
+def test_a_coin_of_exactly_zero_accepts_nothing_of_probability_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    coins = SeededCoins(1)
+    monkeypatch.setattr(SeededCoins, "uniform", lambda self: 0.0)
+    assert not coins.bernoulli(0.0)
+    assert coins.bernoulli(5e-324)
+
+
 def test_bernoulli_is_strict() -> None:
     coins = SeededCoins(1)
     assert not any(coins.bernoulli(0.0) for _ in range(1000))

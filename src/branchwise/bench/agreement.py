@@ -1,8 +1,8 @@
 """Do two outputs agree, and if not, could rounding alone have done it?
 
-In bfloat16 (rarely in float32) a forward over many nodes rounds differently from a forward over one token. Where the two
-best tokens are closer than that difference, either is a correct greedy output. This file finds the first place where two
-outputs part and measures both quantities there. It knows a target; it does not know how the outputs were made.
+In bfloat16 (rarely in float32) a forward over many nodes rounds differently from a forward over one token. Where the
+two best tokens are closer than that difference, either is a correct greedy output. This file finds the first place
+where two outputs part and measures both quantities there. It knows a target, not how the outputs were made.
 """
 
 from __future__ import annotations

@@ -82,6 +82,23 @@ class Comparison:
         """See above."""
         return self.drafts_tokens_per_second / self.plain_tokens_per_second if self.plain_tokens_per_second else 0.0
 
+    def line(self) -> str:
+        """For a reader."""
+        return (
+            f"{self.speed_up:.2f}x plain decoding ({self.drafts_tokens_per_second:.1f} against "
+            f"{self.plain_tokens_per_second:.1f} tokens/s), {self._agreement()}"
+        )
+
+    def _agreement(self) -> str:
+        if self.position is None:
+            return "all tokens agree"
+        found = f"tokens differ from token {self.position + 1} on"
+        if self.divergence is None:
+            return found
+        kind = "a near-tie" if self.divergence.is_near_tie else "NOT a near-tie"
+        gap, rounding = self.divergence.gap, self.divergence.rounding
+        return f"{found}: {kind} (gap of the two best logits {gap:.3g}, rounding {rounding:.3g})"
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
@@ -95,7 +112,13 @@ class Comparison:
 
 
 def compare(
-    order: Order, target: HuggingFaceTarget, tokenizer: Any, drafter: str, rule: str, budget: str | int, streamer: Any = None
+    order: Order,
+    target: HuggingFaceTarget,
+    tokenizer: Any,
+    drafter: str,
+    rule: str,
+    budget: str | int,
+    streamer: Any = None,
 ) -> Comparison:
     """Runs the prompt twice with drafts and twice without, in turns.
 
@@ -105,7 +128,9 @@ def compare(
         order: what to generate.
         target: the model.
         tokenizer: its tokenizer.
-        drafter, rule, budget: of the runs with drafts.
+        drafter: of the runs with drafts.
+        rule: of all runs.
+        budget: of the runs with drafts.
         streamer: gets the tokens of the first run with drafts.
     """
 

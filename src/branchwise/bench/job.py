@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from .agreement import Divergence, explain_difference
 from .methods import make_method
 from .prompts import Prompt, encode_prompt
 from .provenance import model_facts, provenance
-from .runner import Results, Row, run_methods
+from .runner import Row, run_methods
 from .sampling import Sampling
 from .summary import summarise
 
@@ -41,14 +41,16 @@ class Job:
     methods: Sequence[str]
     drafter: str = "mixed"
     lookup_tokens: int = 10
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int = 128
     seed: int = 0
     chat: bool | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 2:
-            raise ValueError(f"max-new-tokens must be >= 2 to time anything after the first token, got {self.max_new_tokens}")
+            raise ValueError(
+                f"max-new-tokens must be >= 2: nothing is timed before the first, got {self.max_new_tokens}"
+            )
         if self.lookup_tokens < 1:
             raise ValueError(f"lookup-tokens must be >= 1, got {self.lookup_tokens}")
 
@@ -77,11 +79,12 @@ def run_job(
         context_limit=target.context_limit,
         progress=progress,
     )
+    explain = _explainer(target, job, encoded)
     return {
         "bench": "branchwise",
         "settings": _settings(job),
         "provenance": facts,
-        "methods": summarise(results, is_greedy=job.sampling.is_greedy, explain=_explainer(target, job, results, encoded)),
+        "methods": summarise(results, is_greedy=job.sampling.is_greedy, explain=explain),
         "skipped": results.skipped,
         "rows": [row.as_dict() for row in results.rows],
     }
@@ -102,7 +105,7 @@ def _settings(job: Job) -> dict[str, Any]:
 
 
 def _explainer(
-    target: HuggingFaceTarget, job: Job, results: Results, encoded: Sequence[tuple[Prompt, Sequence[int]]]
+    target: HuggingFaceTarget, job: Job, encoded: Sequence[tuple[Prompt, Sequence[int]]]
 ) -> Callable[[Row, Row], Divergence | None] | None:
     """Measures gap and rounding where two rows part; under sampling a gap of logits would say nothing."""
     if not job.sampling.is_greedy:

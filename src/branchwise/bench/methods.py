@@ -4,6 +4,8 @@
     tree-N     this library with a drafter and a budget of N nodes, one drafter kept for the whole run
     hf-plain   transformers' generate, as the model was loaded (its own attention, DynamicCache)
     hf-lookup  transformers' generate with prompt lookup
+
+Knows both libraries' ``generate``; what is done with the times is the `runner`'s.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class Method(Protocol):
 class BranchwiseMethod:
     """This library. The speculator, and with it what the drafter has learned, is kept from prompt to prompt."""
 
-    def __init__(self, name: str, target: HuggingFaceTarget, sampling: Sampling, drafter: str, budget: int | str) -> None:
+    def __init__(
+        self, name: str, target: HuggingFaceTarget, sampling: Sampling, drafter: str, budget: int | str
+    ) -> None:
         self.name = name
         self._speculator = Speculator(target, drafter=make_drafter(drafter), budget=budget)
         self._sampling = sampling

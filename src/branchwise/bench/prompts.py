@@ -57,7 +57,8 @@ def read_prompts(path: str | Path) -> list[Prompt]:
         if not isinstance(prompt.text, str) or not prompt.text:
             raise ValueError(f"{name} line {number}: the first turn must be a string that is not empty")
         if prompt.question_id in seen:
-            raise ValueError(f"{name} line {number} repeats question_id {prompt.question_id} of line {seen[prompt.question_id]}")
+            first = seen[prompt.question_id]
+            raise ValueError(f"{name} line {number} repeats question_id {prompt.question_id} of line {first}")
         seen[prompt.question_id] = number
         prompts.append(prompt)
     if not prompts:
@@ -88,9 +89,7 @@ def choose_prompts(
     _check_known("topic", topics, [prompt.topic for prompt in prompts])
     if limit_per_category is not None and limit_per_category < 1:
         raise ValueError(f"limit-per-category must be >= 1, got {limit_per_category}")
-    wanted = [
-        p for p in prompts if (not categories or p.category in categories) and (not topics or p.topic in topics)
-    ]
+    wanted = [p for p in prompts if (not categories or p.category in categories) and (not topics or p.topic in topics)]
     if not wanted:
         raise ValueError(f"no prompt is of the categories {list(categories)} and the topics {list(topics)} at once")
     if limit_per_category is None:
@@ -134,8 +133,8 @@ def encode_prompt(tokenizer: Any, text: str, *, chat: bool | None = None, system
     if chat and not has_template:
         wanted = "--system" if system is not None else "--chat"
         raise ValueError(
-            f"{wanted} needs a chat template and this model's tokenizer has none; use --raw and write the prompt in full, "
-            "or choose a model tuned for chat"
+            f"{wanted} needs a chat template and this model's tokenizer has none; use --raw and write the prompt in "
+            "full, or choose a model tuned for chat"
         )
     if not chat and system is not None:
         raise ValueError("--system is a message of a chat; with --raw put it into the prompt itself")

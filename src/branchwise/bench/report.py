@@ -47,7 +47,7 @@ def print_report(record: Mapping[str, Any], stream: TextIO | None = None) -> Non
             widths = [max(len(row[i]) for row in (heading, *rows)) for i in range(len(heading))]
             print(f"{title}:", file=stream)
             for row in (heading, *rows):
-                cells = [cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
+                cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
                 print("  " + "  ".join(cells).rstrip(), file=stream)
             print(file=stream)
     for line in notes(record):
@@ -92,14 +92,13 @@ def notes(record: Mapping[str, Any]) -> Iterator[str]:
         ties = sum(d["near_tie"] for d in measured)
         if method["differences"]:
             yield (
-                f"{name}: {len(method['differences'])} outputs differ, {ties} of {len(measured)} measured begin at a near-tie "
-                "(gap of the two best logits within the rounding of a wide forward)"
+                f"{name}: {len(method['differences'])} outputs differ, {ties} of {len(measured)} measured begin at a "
+                "near-tie (gap of the two best logits within the rounding of a wide forward)"
             )
         for d in measured:
             if not d["near_tie"]:
-                yield (
-                    f"  {d['question_id']} differs at token {d['position']}: gap {d['gap']:.4g}, rounding {d['rounding']:.4g}"
-                )
+                found = f"gap {d['gap']:.4g}, rounding {d['rounding']:.4g}"
+                yield f"  {d['question_id']} differs at token {d['position']}: {found}"
     for question, reason in record["skipped"].items():
         yield f"prompt {question} was skipped: {reason}"
 

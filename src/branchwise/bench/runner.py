@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..warning import BranchwiseWarning
@@ -48,6 +49,7 @@ class Row:
             "first_run_seconds": round(timing.first_run_seconds, 6),
             "decode_tokens": timing.decode_tokens,
             "decode_seconds": round(timing.decode_seconds, 6),
+            "cpu_seconds": round(timing.cpu_seconds, 6),
             "tokens_per_second": round(rate(timing.decode_tokens, timing.decode_seconds), 3),
             "part_seconds": {part: round(seconds, 6) for part, seconds in parts.items()} if run.decode_steps else None,
             "token_ids": list(run.tokens),
@@ -111,7 +113,7 @@ def run_methods(
         method = _attempt(results, name, make)
         if method is not None:
             tokens = min(WARM_UP_TOKENS, max_new_tokens)
-            if _attempt(results, name, lambda m=method, n=tokens: m.run(warm_up, n, seed)) is not None:
+            if _attempt(results, name, partial(method.run, warm_up, tokens, seed)) is not None:
                 methods[name] = method
     for index, (prompt, ids) in enumerate(prompts):
         if context_limit is not None and len(ids) + max_new_tokens > context_limit:
@@ -120,8 +122,7 @@ def run_methods(
             )
             continue
         for place, name in enumerate(rotated([n for n in makers if n in methods], index)):
-            method = methods[name]
-            run = _attempt(results, name, lambda m=method, p=ids, s=seed + index: m.run(p, max_new_tokens, s))
+            run = _attempt(results, name, partial(methods[name].run, ids, max_new_tokens, seed + index))
             if run is None:
                 del methods[name]
                 continue

@@ -1,15 +1,16 @@
 """When tokens come out, measured from outside, by one instrument for every method and both libraries.
 
-A streamer: both libraries hand it the prompt first and then every token as soon as it is final. **Decoding time** runs from
-the moment the first run of tokens is out (one token of plain decoding, one or more of a speculating method) to the moment
-the last one is. **Decoded tokens** are those after that first run. So the prefill, the first forward that some libraries
-fuse with it, and whatever happens before and after the loop are left out for everybody.
+A streamer: both libraries hand it the prompt first and then every token as soon as it is final. **Decoding time** runs
+from the moment the first run of tokens is out (one token of plain decoding, one or more of a speculating method) to the
+moment the last one is. **Decoded tokens** are those after that first run. So the prefill, the first forward that some
+libraries fuse with it, and whatever happens before and after the loop are left out for everybody.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import accumulate
 
 from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
@@ -25,6 +26,8 @@ class Timing:
         first_run_tokens: tokens in the first run.
         decode_tokens: tokens after it.
         runs: how many runs of tokens there were, the first included: forwards that emitted something.
+        cpu_seconds: processor time of this process, all threads, within the decoding time. Far below decoding time x
+            threads, it tells of a machine that was busy with something else.
     """
 
     first_run_seconds: float
@@ -32,6 +35,7 @@ class Timing:
     first_run_tokens: int
     decode_tokens: int
     runs: int
+    cpu_seconds: float
 
 
 class Stopwatch(BaseStreamer):
@@ -40,14 +44,14 @@ class Stopwatch(BaseStreamer):
     def __init__(self) -> None:
         self._began = time.perf_counter()
         self._saw_prompt = False
-        self._puts: list[tuple[float, int]] = []  # (when, tokens)
+        self._puts: list[tuple[float, float, int]] = []  # (when, processor time, tokens)
 
     def put(self, value: Tensor) -> None:
         """The prompt, then tokens, one or several at a time."""
         if not self._saw_prompt:
             self._saw_prompt = True
             return
-        self._puts.append((time.perf_counter(), value.numel()))
+        self._puts.append((time.perf_counter(), time.process_time(), value.numel()))
 
     def end(self) -> None:
         """Nothing to do: the last token's time counts."""
@@ -59,20 +63,20 @@ class Stopwatch(BaseStreamer):
             run_lengths: tokens of every run, for a library that puts the tokens of a run one by one; without it every
                 put was a run.
         """
-        lengths = [tokens for _, tokens in self._puts] if run_lengths is None else run_lengths
-        total = sum(tokens for _, tokens in self._puts)
+        lengths = [tokens for _, _, tokens in self._puts] if run_lengths is None else run_lengths
+        total = sum(tokens for _, _, tokens in self._puts)
         if not lengths or sum(lengths) != total:
             raise RuntimeError(f"the streamer saw {total} tokens, the method reports runs of {lengths}")
-        seen, first_out = 0, self._puts[0][0]
-        for when, tokens in self._puts:
-            seen += tokens
-            first_out = when
-            if seen >= lengths[0]:
-                break
+        # the first put by which the first run is out
+        counts = accumulate(tokens for _, _, tokens in self._puts)
+        first = next(index for index, seen in enumerate(counts) if seen >= lengths[0])
+        first_out, cpu_then, _ = self._puts[first]
+        last_out, cpu_now, _ = self._puts[-1]
         return Timing(
             first_run_seconds=first_out - self._began,
-            decode_seconds=self._puts[-1][0] - first_out,
+            decode_seconds=last_out - first_out,
             first_run_tokens=lengths[0],
             decode_tokens=total - lengths[0],
             runs=len(lengths),
+            cpu_seconds=cpu_now - cpu_then,
         )

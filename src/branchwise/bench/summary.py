@@ -4,6 +4,7 @@ Definitions (times are as in `stopwatch`: nothing before the first run of tokens
 
     tokens_per_second      decoded tokens of all prompts / decoding seconds of all prompts (a ratio of totals)
     median_...             median over prompts of the same quantity per prompt
+    cpu_seconds            processor time within the decoding seconds, all threads: about threads x if quiet
     tokens_per_step        all tokens / all steps; a step is one forward that emitted tokens: accepted drafts plus one
     ratio_to_X             tokens_per_second / that of method X on the same prompts
     outside_share          share of the decoding time that is not inside the target's forward, of which
@@ -72,6 +73,7 @@ def figures(
         "steps": steps,
         "tokens_per_step": round(tokens / steps, 4),
         "decode_seconds": round(sum(row.run.timing.decode_seconds for row in rows), 4),
+        "cpu_seconds": round(sum(row.run.timing.cpu_seconds for row in rows), 4),
         "tokens_per_second": round(_total_rate(rows), 3),
         "median_tokens_per_second": round(median(map(_row_rate, rows)), 3),
         "median_first_run_seconds": round(median(row.run.timing.first_run_seconds for row in rows), 4),

@@ -113,9 +113,14 @@ class TreeCache(Cache):
 
         Raises:
             ValueError: a path is not increasing or names a node outside the forward.
+            KeyError: a lane is not open.
+            RuntimeError: a lane took no part in the forward. In all three cases nothing is committed for any lane.
         """
         width = max((layer.in_flight for layer in self.layers), default=0)
         for lane, path in paths.items():
+            slot = self.slot(lane)
+            if any(not layer.in_flight or slot not in layer.writing for layer in self.layers):
+                raise RuntimeError(f"lane {lane} has no rows in flight")
             if list(path) != sorted(set(path)) or (path and not 0 <= path[0] <= path[-1] < width):
                 raise ValueError(
                     f"the path of lane {lane} must be increasing node numbers below {width}, got {list(path)}"
@@ -124,8 +129,7 @@ class TreeCache(Cache):
             slot, nodes = self.slot(lane), tuple(path)
             sources: dict[torch.device, Tensor] = {}
             for layer in self.layers:
-                if not layer.in_flight or slot not in layer.writing:
-                    raise RuntimeError(f"lane {lane} has no rows in flight")
+                assert layer.keys is not None
                 device = layer.keys.device
                 if device not in sources:
                     sources[device] = torch.tensor(nodes, dtype=torch.long, device=device)

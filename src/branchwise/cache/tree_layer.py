@@ -20,6 +20,11 @@ from transformers.cache_utils import CacheLayerMixin
 GROWTH = 1.25
 
 
+def _grow(allocated: int, needed: int) -> int:
+    """What to allocate along one axis: a jump is met exactly, small steps are taken a quarter at a time."""
+    return allocated if needed <= allocated else max(needed, math.ceil(allocated * GROWTH))
+
+
 class TreeLayer(CacheLayerMixin):
     """Keys ``[slots, K, capacity, D]`` and values ``[slots, K, capacity, Dv]`` of one layer.
 
@@ -80,15 +85,18 @@ class TreeLayer(CacheLayerMixin):
         if batch != len(self.writing):
             raise RuntimeError(f"the forward has {batch} rows but the cache expects {len(self.writing)}")
         first, last = self.writing.start, self.writing.stop
-        self.base = max(self.kept[slot] for slot in self.writing)
-        self.in_flight = width
-        end = self.base + width
+        if not self.in_flight:
+            self.base = max(self.kept[slot] for slot in self.writing)
+        # a second forward before the commit grows the tree: its rows follow those in flight
+        start = self.base + self.in_flight
+        end = start + width
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self._reserve(end, self.slots)
         assert self.keys is not None and self.values is not None
-        self.keys[first:last, :, self.base : end] = key_states
-        self.values[first:last, :, self.base : end] = value_states
+        self.in_flight += width
+        self.keys[first:last, :, start:end] = key_states
+        self.values[first:last, :, start:end] = value_states
         return self.keys[first:last, :, :end], self.values[first:last, :, :end]
 
     def commit(self, slot: int, path: tuple[int, ...], source: Tensor) -> None:
@@ -129,11 +137,12 @@ class TreeLayer(CacheLayerMixin):
                 buffer[target, :, :rows] = buffer[source, :, :rows]
 
     def release(self) -> None:
-        """Gives the buffers back; the next update allocates anew."""
+        """Gives the buffers back; the next update allocates anew, for the lanes that are open by then."""
         # transformers annotates these as optional in the base class, which mypy does not follow here
         self.keys = self.values = None  # type: ignore[assignment]
         self.is_initialized = False
         self.expected_rows = 0
+        self.slots = 1
 
     def reserve_slots(self, slots: int) -> None:
         """Makes room for ``slots`` along the batch axis."""
@@ -145,9 +154,7 @@ class TreeLayer(CacheLayerMixin):
         assert self.keys is not None and self.values is not None
         if rows <= self.capacity and slots <= self.keys.shape[0]:
             return
-        if rows > self.capacity:
-            rows = max(rows, math.ceil(self.capacity * GROWTH))
-        rows, slots = max(rows, self.capacity), max(slots, self.keys.shape[0])
+        rows, slots = _grow(self.capacity, rows), _grow(self.keys.shape[0], slots)
         # keys first, then values: at most one old buffer is alive beside its successor
         self.keys = self._grown(self.keys, slots, rows)
         self.values = self._grown(self.values, slots, rows)
@@ -155,6 +162,8 @@ class TreeLayer(CacheLayerMixin):
     def _grown(self, old: Tensor, slots: int, rows: int) -> Tensor:
         new = self._zeros(old, slots, rows)
         used = max(self.kept, default=0)
+        if self.in_flight:
+            used = max(used, self.base + self.in_flight)
         new[: old.shape[0], :, :used] = old[:, :, :used]
         return new
 
@@ -165,8 +174,8 @@ class TreeLayer(CacheLayerMixin):
     # what transformers' mask helpers ask of a layer
 
     def get_seq_length(self) -> int:
-        """Committed rows of the longest slot being written."""
-        return max((self.kept[slot] for slot in self.writing), default=0)
+        """Rows before those that the next update writes: committed ones of the longest slot, then those in flight."""
+        return max((self.kept[slot] for slot in self.writing), default=0) + self.in_flight
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Rows that attention sees and the index of the first."""

@@ -7,8 +7,10 @@ row is prepared alone and without its padding, so that a prompt's output never d
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +20,8 @@ from transformers.generation import (
     EosTokenCriteria,
     LogitsProcessorList,
     MaxLengthCriteria,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
     StoppingCriteriaList,
 )
 
@@ -45,6 +49,7 @@ _REFUSED = {
     "position_ids": "positions follow from the prompt and its attention mask",
     "past_key_values": "branchwise fills its own cache; give the whole prompt instead",
     "cache": "branchwise fills its own cache; give the whole prompt instead",
+    "streamer": "only generate() takes one; iterate over stream() instead",
     "custom_generate": "this already is a custom generate",
     "synced_gpus": "run one process per model",
     "negative_prompt_ids": "classifier-free guidance runs a second model pass per token; use transformers' generate",
@@ -105,36 +110,41 @@ def orders_from_arguments(
             raise ValueError("got both inputs and input_ids; they are the same argument, give one")
         input_ids = kwargs.pop("inputs")
     _refuse_arguments(kwargs)
-    stop_strings = kwargs.pop("stop_strings", None) or (generation_config and generation_config.stop_strings)
-    stop_strings = stop_strings or model.generation_config.stop_strings
-    if generation_config is not None and generation_config.stop_strings:
+    stop_strings = _setting("stop_strings", model, generation_config, kwargs)
+    if stop_strings:
         # transformers would ask for a tokenizer that it drops before our callable; stop strings are ours
-        generation_config = GenerationConfig.from_dict({**generation_config.to_dict(), "stop_strings": None})
-    allowed = kwargs.pop("prefix_allowed_tokens_fn", None)
+        if generation_config is not None:
+            generation_config = copy.copy(generation_config)
+            generation_config.stop_strings = None
+        if model.generation_config.stop_strings or "stop_strings" in kwargs:
+            kwargs["stop_strings"] = None  # only a keyword outranks the model's own config
+    returns = _setting("num_return_sequences", model, generation_config, kwargs) or 1
 
     rows, masks = _rows(model, input_ids, attention_mask, generation_config, kwargs)
     orders: list[Order] = []
     for index, (row, mask) in enumerate(zip(rows, masks, strict=True)):
         prompt = row[mask.bool()] if row is not None else None
-        per_row: list[Order] = []
-        returns = 1
-        while len(per_row) < returns:
-            return_index = len(per_row)
-            prepared = _prepare(
-                model, prompt, generation_config, _for_row(allowed, index * returns + return_index), kwargs
-            )
-            returns = prepared.generation_config.num_return_sequences or 1
+        pads = 0 if row is None or prompt is None else len(row) - len(prompt)
+        lengths = _without_padding(model, generation_config, kwargs, pads)
+        for return_index in range(returns):
+            prepared = _prepare(model, prompt, generation_config, {**kwargs, **lengths})
             given = prepared.input_ids[0] if row is None else row
-            order = _order(prepared, given, tokenizer, context_limit, seed, stop_strings)
-            request = replace(order.request, return_index=return_index)
-            # rows are prepared without padding, but max_length counts the padded row, as in transformers
-            if prepared.generation_config.max_new_tokens is None:
-                pads = len(given) - len(request.prompt)
-                stop = replace(request.stop, max_new_tokens=request.stop.max_new_tokens - pads)
-                request = replace(request, stop=stop)
-            per_row.append(replace(order, request=request))
-        orders.extend(per_row)
+            batch_row = index * returns + return_index
+            order = _order(prepared, batch_row, given, tokenizer, context_limit, seed, stop_strings)
+            orders.append(replace(order, request=replace(order.request, return_index=return_index)))
     return orders
+
+
+def _without_padding(
+    model: PreTrainedModel, config: GenerationConfig | None, kwargs: dict[str, Any], pads: int
+) -> dict[str, int]:
+    """The limits that count a row's padding in transformers, less the padding: rows are prepared without it."""
+    lengths = {}
+    for limit in ("max", "min"):
+        total = _setting(f"{limit}_length", model, config, kwargs)
+        if pads and total and _setting(f"{limit}_new_tokens", model, config, kwargs) is None:
+            lengths[f"{limit}_length"] = max(0, total - pads)
+    return lengths
 
 
 def orders_from_callback(
@@ -157,6 +167,7 @@ def orders_from_callback(
     if cache is not None and cache.get_seq_length() > 0:
         raise ValueError(f"cache: {_REFUSED['cache']}")
     _refuse_config(generation_config, {})
+    _refuse_model_arguments(model_kwargs)
     mask = model_kwargs.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask
     returns = generation_config.num_return_sequences or 1
@@ -165,7 +176,7 @@ def orders_from_callback(
         padding, prompt = row[~keep].tolist(), row[keep]
         config = generation_config
         prepared = _Prepared(prompt[None], logits_processor, stopping_criteria, config, model_kwargs)
-        order = _order(prepared, row, tokenizer, context_limit, seed, config.stop_strings, padding, index)
+        order = _order(prepared, index, row, tokenizer, context_limit, seed, config.stop_strings, padding)
         orders.append(replace(order, request=replace(order.request, return_index=index % returns)))
     return orders
 
@@ -174,7 +185,6 @@ def _prepare(
     model: PreTrainedModel,
     prompt: Tensor | None,
     generation_config: GenerationConfig | None,
-    allowed: Any,
     kwargs: dict[str, Any],
 ) -> _Prepared:
     """Lets transformers prepare one row and writes down what it hands over."""
@@ -185,8 +195,6 @@ def _prepare(
         return input_ids
 
     arguments = dict(kwargs)
-    if allowed is not None:
-        arguments["prefix_allowed_tokens_fn"] = allowed
     if prompt is not None:
         arguments["attention_mask"] = torch.ones_like(prompt)[None]
     inputs = None if prompt is None else prompt[None]
@@ -202,20 +210,18 @@ def _prepare(
 
 def _order(
     prepared: _Prepared,
+    batch_row: int,
     row: Tensor,
     tokenizer: Any,
     context_limit: int | None,
     seed: int | None,
     stop_strings: Any,
     padding: Sequence[int] = (),
-    batch_row: int = 0,
 ) -> Order:
     config = prepared.generation_config
     prompt = tuple(prepared.input_ids[0].tolist())
     stop = _stop_rules(prepared, len(prompt) + len(padding), context_limit, stop_strings)
-    sampler = Sampler(bool(config.do_sample), tuple(prepared.logits_processor or ()))
-    if padding or batch_row:
-        sampler = sampler.for_row(batch_row)
+    sampler = Sampler(bool(config.do_sample), _for_row(prepared.logits_processor or (), batch_row))
     returns_dict = bool(config.return_dict_in_generate)
     scores, logits = bool(config.output_scores), bool(config.output_logits)
     request = Request(
@@ -285,11 +291,16 @@ def _rows(
     return list(ids), list(mask)
 
 
+def _setting(name: str, model: PreTrainedModel, config: GenerationConfig | None, kwargs: dict[str, Any]) -> Any:
+    """A generation setting where it was given: by keyword, else in the config of the call, else in the model's own."""
+    given = (kwargs.get(name), getattr(config, name, None), getattr(model.generation_config, name, None))
+    return next((value for value in given if value is not None), None)
+
+
 def _guessed_mask(model: PreTrainedModel, ids: Tensor, generation_config: Any, kwargs: dict[str, Any]) -> Tensor:
     """As transformers guesses: the pad token is padding where it occurs, unless it also is a stop token."""
-    config = generation_config or model.generation_config
-    pad = kwargs.get("pad_token_id", config.pad_token_id)
-    eos = kwargs.get("eos_token_id", config.eos_token_id)
+    pad = _setting("pad_token_id", model, generation_config, kwargs)
+    eos = _setting("eos_token_id", model, generation_config, kwargs)
     stops = [] if eos is None else torch.as_tensor(eos).flatten().tolist()
     if pad is None or pad in stops or not bool((ids == pad).any()):
         return torch.ones_like(ids)
@@ -298,15 +309,21 @@ def _guessed_mask(model: PreTrainedModel, ids: Tensor, generation_config: Any, k
 
 def _refuse_arguments(kwargs: dict[str, Any]) -> None:
     for name, remedy in _REFUSED.items():
-        if kwargs.get(name) not in (None, False):
+        if _asks_for(name, kwargs.pop(name, None)):
             raise ValueError(f"{name} cannot be honoured: {remedy}")
-        kwargs.pop(name, None)
+
+
+def _asks_for(name: str, value: Any) -> bool:
+    """Whether an argument's value switches anything on."""
+    if isinstance(value, Tensor):
+        return True
+    return value not in (None, False) and not (name == "guidance_scale" and value == 1)
 
 
 def _refuse_config(config: GenerationConfig, kwargs: dict[str, Any]) -> None:
     for name, remedy in _REFUSED.items():
         value = getattr(config, name, None)
-        if value not in (None, False) and not (name == "guidance_scale" and value == 1):
+        if _asks_for(name, value):
             raise ValueError(f"{name}={value!r} in the generation config cannot be honoured: {remedy}")
     if (config.num_beams or 1) > 1:
         raise ValueError(f"num_beams={config.num_beams} cannot be honoured: a beam has no single committed text; use 1")
@@ -317,8 +334,31 @@ def _refuse_config(config: GenerationConfig, kwargs: dict[str, Any]) -> None:
             raise ValueError(f"{name}=True cannot be honoured: run the model on the finished sequence to get them")
 
 
-def _for_row(allowed: Any, row: int) -> Any:
-    """A prefix constraint for one row: prepared alone, transformers would call it with row 0."""
-    if allowed is None:
-        return None
-    return lambda _, ids: allowed(row, ids)
+def _refuse_model_arguments(model_kwargs: dict[str, Any]) -> None:
+    """What is left for the model's forward must be what transformers itself put there."""
+    own = {"attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep", "cache_position"}
+    foreign = sorted(set(model_kwargs) - own)
+    if foreign:
+        raise ValueError(f"branchwise does not hand {foreign} to the model; leave them out or use transformers' generate")
+
+
+def _for_row(processors: Sequence[Any], row: int) -> tuple[Any, ...]:
+    """transformers' processors for a lane that calls them with one row instead of the batch they were built for.
+
+    Two of its own classes tell the rows apart: a prefix constraint is called with the number of the row's prompt, and
+    (in newer versions) a repetition penalty skips each row's padding.
+    """
+    alone: list[Any] = []
+    for processor in processors:
+        if type(processor) is PrefixConstrainedLogitsProcessor:
+            allowed, prompt = processor._prefix_allowed_tokens_fn, row // processor._num_beams
+            processor = PrefixConstrainedLogitsProcessor(partial(_with_prompt, allowed, prompt), num_beams=1)
+        elif type(processor) is RepetitionPenaltyLogitsProcessor and isinstance(processor.prompt_ignore_length, Tensor):
+            pads = int(processor.prompt_ignore_length[row])
+            processor = RepetitionPenaltyLogitsProcessor(processor.penalty, prompt_ignore_length=pads)
+        alone.append(processor)
+    return tuple(alone)
+
+
+def _with_prompt(allowed: Any, prompt: int, _: int, tokens: Tensor) -> Any:
+    return allowed(prompt, tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..verify.grammar_state import CompiledGrammar
 from ..verify.law import Sampler
 from .stopping import StopRules
 
@@ -22,6 +23,8 @@ class Request:
         padding: ids that stand before the prompt where processors and criteria expect transformers' padded rows.
         on_tokens: called with each run of emitted tokens as soon as it is final.
         keep_scores: keep raw logits and processed scores of every emitted token.
+        grammar: what the text must look like, compiled for the model's vocabulary, or None.
+        logprobs: keep the log-probability of every emitted token and of so many alternatives; None keeps nothing.
     """
 
     prompt: tuple[int, ...]
@@ -32,6 +35,8 @@ class Request:
     padding: tuple[int, ...] = ()
     on_tokens: Callable[[tuple[int, ...]], None] | None = None
     keep_scores: bool = False
+    grammar: CompiledGrammar | None = None
+    logprobs: int | None = None
 
     def check(self, vocab_size: int, context_limit: int | None) -> None:
         """Raises ValueError for what cannot run, before anything does."""
@@ -43,6 +48,10 @@ class Request:
                     f"prompt token {index} is {token}, outside the model's vocabulary of {vocab_size} ids; is this the "
                     "right tokenizer?"
                 )
+        if self.grammar is not None and self.grammar.vocab_size != vocab_size:
+            raise ValueError(
+                f"the grammar was compiled for {self.grammar.vocab_size} ids but the model has {vocab_size}"
+            )
         if self.stop.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be >= 1, got {self.stop.max_new_tokens}")
         if context_limit is not None and len(self.prompt) >= context_limit:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from ..draft.grammar import prune
 from ..draft.none import NoneDrafter
 from ..draft.protocol import DraftContext, Drafter, DraftState, StepRecord
 from ..target.protocol import Target, TargetOutput
@@ -23,6 +24,7 @@ from ..verify.law import LawMaker, TreeLaw
 from ..verify.proposal import DraftTree
 from ..verify.rule import Rule, Verdict
 from ..warning import BranchwiseWarning
+from .logprobs import TokenLogprobs, token_logprobs
 from .request import Request
 from .statistics import Generation, StepClock, StepSeconds
 from .stopping import Stop, StopWatch
@@ -47,6 +49,7 @@ class Lane:
     seconds: list[StepSeconds] = field(default_factory=list)
     raw_logits: list[Tensor] = field(default_factory=list)  # [V] per emitted token, if asked for
     scores: list[Tensor] = field(default_factory=list)  # [V] per emitted token, if asked for
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # per emitted token, if asked for
     stop: Stop | None = None
 
     def __post_init__(self) -> None:
@@ -101,19 +104,23 @@ class Session:
         began = time.perf_counter()
         request.check(self.target.vocab_size, self.target.context_limit)
         prompt = list(request.prompt)
-        text = TextStream(self.tokenizer) if self.tokenizer is not None else None
+        # a stop string may be, or hold, a special token
+        text = TextStream(self.tokenizer, skip_special_tokens=False) if self.tokenizer is not None else None
+        coins = SeededCoins(request.seed, request.return_index)
         watch = StopWatch(request.stop, (*request.padding, *prompt), len(prompt), text)
         number = self.target.open(len(prompt) + self.budget.largest, longest=len(prompt) + watch.room)
         try:
             features = self.target.prefill(number, prompt, self.drafter.feature_layers)
             context = DraftContext(prompt, self.target.vocab_size, dict(features))
+            context.grammar = request.grammar.start() if request.grammar is not None else None
             state = self.drafter.start(context)
         except BaseException:
+            self.target.rollback()
             self.target.free(number)
             raise
-        coins = SeededCoins(request.seed, request.return_index)
         seconds = time.perf_counter() - began
-        lane = Lane(request, number, rule, LawMaker(request.sampler), coins, context, state, watch, seconds)
+        laws = LawMaker(request.sampler, context.grammar)
+        lane = Lane(request, number, rule, laws, coins, context, state, watch, seconds)
         self.active.append(lane)
         return lane
 
@@ -149,7 +156,7 @@ class Session:
         """Frees every lane; for the end and for interruptions."""
         self.target.rollback()
         for lane in self.active:
-            self.target.free(lane.number)
+            self._leave(lane)
         self.active = []
 
     def generation(self, lane: Lane) -> Generation:
@@ -164,6 +171,7 @@ class Session:
             records=tuple(lane.records),
             seconds=tuple(lane.seconds),
             prefill_seconds=lane.prefill_seconds,
+            logprobs=None if lane.request.logprobs is None else tuple(lane.logprobs),
         )
 
     # the parts of a step
@@ -183,7 +191,11 @@ class Session:
             return self.drafter.propose([None] * len(lanes), contexts, budgets)
         for lane, draft, budget in zip(lanes, drafts, budgets, strict=True):
             self._check_draft(lane, draft, budget)
-        return drafts
+        return [self._legal(lane, draft) for lane, draft in zip(lanes, drafts, strict=True)]
+
+    def _legal(self, lane: Lane, draft: DraftTree) -> DraftTree:
+        grammar = lane.context.grammar
+        return draft if grammar is None else prune(draft, grammar)
 
     def _check_draft(self, lane: Lane, draft: DraftTree, budget: int) -> None:
         tree, context = draft.tree, lane.context
@@ -212,15 +224,17 @@ class Session:
 
     def _emit(self, lane: Lane, draft: DraftTree, decision: Decision, output: TargetOutput) -> StepRecord:
         verdict = decision.verdict
-        if lane.request.keep_scores or lane.request.stop.criteria:
-            scores = [decision.law.scores(node) for node in verdict.path]
-        else:
-            scores = []
+        scores = [decision.law.scores(node) for node in verdict.path] if lane.request.keep_scores else []
         tokens, lane.stop = lane.watch.take(decision.tokens(draft), scores)
         lane.extend(tokens)
         if lane.request.keep_scores:
             lane.scores.extend(scores[: len(tokens)])
             lane.raw_logits.extend(decision.law.logits(node) for node in verdict.path[: len(tokens)])
+        if lane.request.logprobs is not None:
+            rows = output.logits[list(verdict.path[: len(tokens)])]  # [n, V]
+            lane.logprobs.extend(token_logprobs(rows, tokens, lane.request.logprobs))
+        if lane.context.grammar is not None:
+            lane.context.grammar.advance(tokens)
         lane.context.features = {layer: rows[list(verdict.path)] for layer, rows in output.features.items()}
         return StepRecord(draft, verdict, tokens, output)
 
@@ -242,13 +256,19 @@ class Session:
     def _close_stopped(self, lanes: Sequence[Lane]) -> None:
         for lane in lanes:
             if lane.stop is not None:
-                self.target.free(lane.number)
+                self._leave(lane)
                 self.active.remove(lane)
+
+    def _leave(self, lane: Lane) -> None:
+        self.target.free(lane.number)
+        if hasattr(self.drafter, "finish"):
+            self.drafter.finish(lane.draft_state)
 
     def _text(self, lane: Lane) -> str | None:
         if self.tokenizer is None:
             return None
         text = self.tokenizer.decode(lane.generated, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        if lane.stop is None or lane.stop.cause != "stop_string":
+            return text
         starts = [text.find(stop) for stop in lane.request.stop.stop_strings]
-        found = [start for start in starts if start >= 0]
-        return text[: min(found)] if found else text
+        return text[: min((start for start in starts if start >= 0), default=len(text))]

@@ -8,6 +8,7 @@ the outputs take the form transformers users know.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,11 @@ from ..draft.registry import make_drafter
 from ..target.huggingface import HuggingFaceTarget
 from ..target.protocol import Target
 from ..tune.budget import BudgetPolicy, make_budget
+from ..verify.grammar import Grammar
 from ..verify.registry import resolve_rule
 from ..verify.rule import Rule
+from .grammar import under_grammar
+from .logprobs import with_logprobs
 from .orders import Order, orders_from_arguments, orders_from_callback
 from .session import Lane, Session
 from .statistics import Generation
@@ -82,6 +86,8 @@ class Speculator:
         streamer: BaseStreamer | None = None,
         *,
         seed: int | None = None,
+        grammar: Grammar | None = None,
+        logprobs: int | None = None,
         **kwargs: Any,
     ) -> Tensor | SpeculativeOutput:
         """As transformers' ``generate``: the same arguments, defaults and return values.
@@ -92,6 +98,9 @@ class Speculator:
             generation_config: as in transformers; the model's own is the default.
             streamer: a transformers streamer, for a single sequence.
             seed: seed of the coins; fresh entropy without one.
+            grammar: what the text must look like; needs a tokenizer. It masks the model's logits before every processor.
+            logprobs: keep the log-probability of every new token and of so many alternatives (0: of the token alone), see
+                `TokenLogprobs`; they come back in the `Generation`, so ``return_dict_in_generate`` must be set.
             kwargs: everything else that transformers' ``generate`` takes.
 
         Returns:
@@ -102,7 +111,8 @@ class Speculator:
             ValueError: an argument cannot be honoured (beams, a foreign cache, ...) or is out of range; names it.
         """
         orders = self._orders(input_ids, attention_mask, generation_config, seed, kwargs)
-        return self._run(orders, streamer)
+        _check_returned(orders, logprobs)
+        return self._run(self._extended(orders, grammar, logprobs), streamer)
 
     def stream(
         self,
@@ -111,6 +121,7 @@ class Speculator:
         generation_config: Any = None,
         *,
         seed: int | None = None,
+        grammar: Grammar | None = None,
         **kwargs: Any,
     ) -> Iterator[str] | Iterator[tuple[int, ...]]:
         """Yields the output of one sequence as it comes: text with a tokenizer, runs of token ids without.
@@ -118,18 +129,33 @@ class Speculator:
         Text never ends in half a character, and the pieces add up to the decoded output. Leaving the iterator frees
         everything. Arguments are as for `generate` and are checked before the first piece is asked for.
         """
+        if kwargs.pop("logprobs", None) is not None:
+            raise ValueError("logprobs come with a finished Generation, not with a stream: use complete() or generate()")
         orders = self._orders(input_ids, attention_mask, generation_config, seed, kwargs)
         _one_only(orders, "stream")
-        session, (lane,) = self._start(orders)
-        return self._pieces(session, lane)
+        orders = self._extended(orders, grammar)
+        pieces = self._pieces(orders)
+        next(pieces)  # from here on, dropping the iterator unread frees its lane, too
+        return pieces
 
-    def complete(self, prompt: Sequence[int], *, seed: int | None = None, **kwargs: Any) -> Generation:
+    def complete(
+        self,
+        prompt: Sequence[int],
+        *,
+        seed: int | None = None,
+        grammar: Grammar | None = None,
+        logprobs: int | None = None,
+        **kwargs: Any,
+    ) -> Generation:
         """One prompt as token ids in, one `Generation` out; arguments as for `generate`."""
         ids = torch.tensor([list(prompt)], dtype=torch.long)
         orders = self._orders(ids, torch.ones_like(ids), None, seed, kwargs)
         _one_only(orders, "complete")
+        orders = self._extended(orders, grammar, logprobs)
         session, (lane,) = self._start(orders)
-        self._finish(session)
+        with closing(session):
+            while session.active:
+                session.step()
         return session.generation(lane)
 
     # from orders to outputs
@@ -155,6 +181,14 @@ class Speculator:
             **kwargs,
         )
 
+    def _extended(self, orders: list[Order], grammar: Grammar | None, logprobs: int | None = None) -> list[Order]:
+        """The orders with what transformers has no name for."""
+        if grammar is not None:
+            orders = under_grammar(orders, grammar, self.target.vocab_size)
+        if logprobs is not None:
+            orders = with_logprobs(orders, logprobs, self.target.vocab_size)
+        return orders
+
     def _start(self, orders: Sequence[Order]) -> tuple[Session, list[Lane]]:
         requests = [order.request for order in orders]
         rules = [resolve_rule(self.rule, request.sampler) for request in requests]
@@ -169,31 +203,28 @@ class Speculator:
             raise
         return session, lanes
 
-    def _finish(self, session: Session, streamer: BaseStreamer | None = None) -> None:
-        try:
-            while session.active:
-                for lane in session.step():
-                    if streamer is not None:
-                        for token in lane.records[-1].tokens:
-                            streamer.put(torch.tensor([token]))
-        except BaseException:
-            session.close()
-            raise
-        if streamer is not None:
-            streamer.end()
-
     def _run(self, orders: list[Order], streamer: BaseStreamer | None = None) -> Tensor | SpeculativeOutput:
         if streamer is not None:
             _one_only(orders, "a streamer")
         session, lanes = self._start(orders)
+        with closing(session):
+            if streamer is not None:
+                streamer.put(orders[0].row[None])
+            while session.active:
+                session.step()
+                if streamer is not None:
+                    for token in lanes[0].records[-1].tokens:
+                        streamer.put(torch.tensor([token]))
         if streamer is not None:
-            streamer.put(orders[0].row[None])
-        self._finish(session, streamer)
+            streamer.end()
         return self._assemble(orders, session, lanes)
 
-    def _pieces(self, session: Session, lane: Lane) -> Iterator[Any]:
+    def _pieces(self, orders: list[Order]) -> Iterator[Any]:
+        """Yields None once the request is checked and prefilled, then the pieces."""
+        session, (lane,) = self._start(orders)
         text = TextStream(session.tokenizer) if session.tokenizer is not None else None
-        try:
+        with closing(session):
+            yield None
             while session.active:
                 session.step()
                 run = lane.records[-1].tokens
@@ -206,8 +237,6 @@ class Speculator:
             rest = text.flush() if text is not None else ""
             if rest:
                 yield rest
-        finally:
-            session.close()
 
     def _assemble(self, orders: list[Order], session: Session, lanes: list[Lane]) -> Tensor | SpeculativeOutput:
         new = max(len(lane.generated) for lane in lanes)
@@ -235,6 +264,11 @@ def _by_step(lanes: list[list[Tensor]]) -> tuple[Tensor, ...]:
     return tuple(torch.stack([lane[i] if i < len(lane) else blank for lane in lanes]) for i in range(longest))
 
 
+def _check_returned(orders: Sequence[Order], logprobs: int | None) -> None:
+    if logprobs is not None and not orders[0].returns_dict:
+        raise ValueError("logprobs come back in the Generation: pass return_dict_in_generate=True, or use complete()")
+
+
 def _one_only(orders: Sequence[Order], what: str) -> None:
     if len(orders) != 1:
         raise ValueError(f"{what} serves one sequence at a time, got {len(orders)}; call it once per sequence")
@@ -248,6 +282,8 @@ def generate(
     rule: str | Rule = "auto",
     budget: int | str | BudgetPolicy = "auto",
     seed: int | None = None,
+    grammar: Grammar | None = None,
+    logprobs: int | None = None,
     **as_transformers: Any,
 ) -> Tensor | SpeculativeOutput:
     """Generates as ``model.generate(input_ids, ...)`` would, faster and with the same output.
@@ -261,6 +297,8 @@ def generate(
         rule: see `Speculator`.
         budget: see `Speculator`.
         seed: seed of the coins; fresh entropy without one.
+        grammar: what the text must look like, see `Speculator.generate`; needs ``tokenizer=...``.
+        logprobs: see `Speculator.generate`.
         as_transformers: everything else, as for transformers' ``generate``.
 
     Returns:
@@ -269,7 +307,7 @@ def generate(
     """
     tokenizer = as_transformers.pop("tokenizer", None)
     speculator = Speculator(model, tokenizer, drafter=drafter, rule=rule, budget=budget)
-    return speculator.generate(input_ids, seed=seed, **as_transformers)
+    return speculator.generate(input_ids, seed=seed, grammar=grammar, logprobs=logprobs, **as_transformers)
 
 
 def custom_generate(
@@ -282,6 +320,8 @@ def custom_generate(
     rule: str | Rule = "auto",
     budget: int | str | BudgetPolicy = "auto",
     seed: int | None = None,
+    grammar: Grammar | None = None,
+    logprobs: int | None = None,
     branchwise_streamer: BaseStreamer | None = None,
     branchwise_tokenizer: Any = None,
     **model_kwargs: Any,
@@ -304,4 +344,5 @@ def custom_generate(
         context_limit=speculator.target.context_limit,
         seed=seed,
     )
-    return speculator._run(orders, branchwise_streamer)
+    _check_returned(orders, logprobs)
+    return speculator._run(speculator._extended(orders, grammar, logprobs), branchwise_streamer)

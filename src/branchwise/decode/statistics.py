@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from ..draft.protocol import StepRecord
+from .logprobs import TokenLogprobs
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Generation:
         records: one per step, without the target's tensors.
         seconds: one per step, the loop's parts.
         prefill_seconds: from the request to the first step.
+        logprobs: one per generated token, where they were asked for.
     """
 
     tokens: tuple[int, ...]
@@ -73,6 +75,7 @@ class Generation:
     records: tuple[StepRecord, ...] = field(repr=False)
     seconds: tuple[StepSeconds, ...] = field(repr=False)
     prefill_seconds: float
+    logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
 
     @property
     def steps(self) -> int:

@@ -61,7 +61,7 @@ class StopWatch:
         rules: what ends the lane.
         prompt: its prompt as the criteria see it (padding included where transformers would include it).
         prompt_tokens: its length without padding.
-        text: decodes the output; needed for stop strings only.
+        text: decodes the output, special tokens included; needed for stop strings only.
     """
 
     def __init__(self, rules: StopRules, prompt: Sequence[int], prompt_tokens: int, text: TextStream | None) -> None:
@@ -72,6 +72,7 @@ class StopWatch:
         self._generated = 0
         self._prompt = tuple(prompt)
         self._tokens: list[int] = []
+        self._scores: list[torch.Tensor] = []
         self._text = text
         self._longest_stop = max(map(len, rules.stop_strings), default=0)
 
@@ -85,34 +86,45 @@ class StopWatch:
 
         Args:
             run: the tokens of one step, in order.
-            scores: processed scores ``[V]`` behind each token, for user criteria; may be empty.
+            scores: processed scores ``[V]`` behind each token where they are kept, else empty; for user criteria.
 
         Returns:
             the tokens that belong to the output, and why the lane ends with them, or None.
         """
         for index, token in enumerate(run):
             self._generated += 1
-            stop = self._check(token, scores[index] if index < len(scores) else None)
+            if index < len(scores):
+                self._scores.append(scores[index][None])
+            stop = self._check(token)
             if stop is not None:
                 return tuple(run[: index + 1]), stop
         return tuple(run), None
 
-    def _check(self, token: int, scores: torch.Tensor | None) -> Stop | None:
+    def _check(self, token: int) -> Stop | None:
+        asked = self._ask_criteria(token)  # first: transformers calls them after every token, the stopping one too
         if token in self.rules.stop_tokens:
             return Stop("stop", "stop_token")
-        if self.rules.stop_strings:
-            assert self._text is not None
-            before = len(self._text.text)
-            self._text.push(token)
-            tail = self._text.text_with_rest()[max(0, before - self._longest_stop) :]
-            if any(stop in tail for stop in self.rules.stop_strings):
-                return Stop("stop", "stop_string")
-        if self.rules.criteria:
-            self._tokens.append(token)
-            ids = torch.tensor([[*self._prompt, *self._tokens]])
-            row = scores[None] if scores is not None else None
-            if bool(torch.as_tensor(self.rules.criteria(ids, row)).any()):
-                return Stop("stop", "criteria")
+        if self._completes_stop_string(token):
+            return Stop("stop", "stop_string")
+        if asked:
+            return Stop("stop", "criteria")
         if self.left <= 0:
             return Stop("length", self._room_cause)
         return None
+
+    def _completes_stop_string(self, token: int) -> bool:
+        if not self.rules.stop_strings:
+            return False
+        assert self._text is not None
+        before = len(self._text.text)
+        self._text.push(token)
+        tail = self._text.text_with_rest()[max(0, before - self._longest_stop) :]
+        return any(stop in tail for stop in self.rules.stop_strings)
+
+    def _ask_criteria(self, token: int) -> bool:
+        """Calls the user's criteria as transformers does: all tokens so far, and all scores or None."""
+        if not self.rules.criteria:
+            return False
+        self._tokens.append(token)
+        ids = torch.tensor([[*self._prompt, *self._tokens]])
+        return bool(torch.as_tensor(self.rules.criteria(ids, tuple(self._scores) or None)).any())

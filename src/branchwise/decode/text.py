@@ -30,9 +30,9 @@ class TextStream:
         self._tail.append(token)
         settled = self._decode(self._tail[: self._settled_tokens])
         whole = self._decode(self._tail)
-        if whole.endswith(_UNFINISHED) or not whole.startswith(settled):
+        if whole.endswith(_UNFINISHED):
             return ""
-        piece = whole[len(settled) :]
+        piece = whole.removeprefix(settled)
         if piece:
             self._tail = self._tail[self._settled_tokens :]
             self._settled_tokens = len(self._tail)
@@ -52,8 +52,7 @@ class TextStream:
 
     def _rest(self) -> str:
         settled = self._decode(self._tail[: self._settled_tokens])
-        whole = self._decode(self._tail)
-        return whole[len(settled) :] if whole.startswith(settled) else whole
+        return self._decode(self._tail).removeprefix(settled)
 
     def _decode(self, tokens: list[int]) -> str:
         if not tokens:

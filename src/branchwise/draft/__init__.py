@@ -2,6 +2,7 @@
 
 from .adversary import AdversaryDrafter
 from .best_first import grow
+from .drafter_source import DrafterSource
 from .mixed import MixedDrafter
 from .ngram import NgramSource
 from .none import NoneDrafter
@@ -9,7 +10,7 @@ from .oracle import OracleDrafter
 from .protocol import DraftContext, Drafter, DraftState, StepRecord
 from .recycling import AdjacencyTable, RecyclingSource
 from .registry import DRAFTERS, make_drafter
-from .source import CandidateSource
+from .source import CandidateSource, Evidence
 
 __all__ = [
     "AdjacencyTable",
@@ -19,6 +20,8 @@ __all__ = [
     "DraftContext",
     "DraftState",
     "Drafter",
+    "DrafterSource",
+    "Evidence",
     "MixedDrafter",
     "NgramSource",
     "NoneDrafter",

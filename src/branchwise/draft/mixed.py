@@ -11,8 +11,9 @@ from functools import partial
 
 from ..tree import TokenTree
 from ..verify.proposal import DraftTree
-from .best_first import Candidate, Path, grow
+from .best_first import Candidate, Expand, Path, grow
 from .calibration import Calibration
+from .grammar import within_grammar
 from .interpolation import TrustWeights
 from .protocol import DraftContext, StepRecord
 from .source import CandidateSource, Evidence, SourceState
@@ -76,7 +77,10 @@ class MixedDrafter:
         return [self._draft(*lane) for lane in zip(states, contexts, budgets, strict=True)]
 
     def _draft(self, state: MixedState, context: DraftContext, budget: int) -> DraftTree:
-        growth = grow(context.tokens[-1], budget, context.max_depth, context.vocab_size, partial(self._expand, state))
+        expand: Expand = partial(self._expand, state)
+        if context.grammar is not None:
+            expand = within_grammar(context.grammar, expand)
+        growth = grow(context.tokens[-1], budget, context.max_depth, context.vocab_size, expand)
         tree = TokenTree(growth.tokens, growth.parents)
         return DraftTree.deterministic(tree, growth.sources[1:], growth.scores[1:])
 
@@ -104,12 +108,13 @@ class MixedDrafter:
             scale = decides / total
             crumb = CRUMB * least / scale
             for token, weight in weights.items():
-                if weight >= crumb:
-                    if token in estimates:
-                        estimates[token] += scale * weight
-                    else:
-                        estimates[token] = scale * weight
-                        credit[token] = name
+                if weight < crumb:
+                    break
+                if token in estimates:
+                    estimates[token] += scale * weight
+                else:
+                    estimates[token] = scale * weight
+                    credit[token] = name
             left -= decides
             if left < least:
                 break

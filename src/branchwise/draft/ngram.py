@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from .best_first import Path
 from .protocol import DraftContext, StepRecord
 from .source import Evidence
 
 #: lengths of the suffixes that are looked up, longest first
-ORDERS = (12, 8, 6, 4, 3, 2, 1)
+ORDERS = (8, 5, 3, 2, 1)
 #: a continuation loses this factor whenever the same suffix is continued once more: recent ones count for more
 RECENCY = 0.8
 #: different continuations kept per suffix
@@ -21,7 +22,7 @@ MAX_CONTINUATIONS = 8
 #: kinds of evidence per order: seen once; always the same continuation; several continuations
 KINDS = 3
 
-#: continuations of one suffix: the token itself when seen once, else a weight per token
+#: continuations of one suffix: the token itself when seen once, else a weight per token, falling
 Continuations = int | dict[int, float]
 
 
@@ -59,6 +60,9 @@ class NgramTrie:
         return found
 
 
+_WEIGHT = itemgetter(1)
+
+
 def _count(table: dict[int, Continuations], suffix: int, token: int) -> None:
     known = table.get(suffix)
     if known is None:
@@ -69,8 +73,10 @@ def _count(table: dict[int, Continuations], suffix: int, token: int) -> None:
     for other in known:
         known[other] *= RECENCY
     known[token] = known.get(token, 0.0) + 1.0
-    if len(known) > MAX_CONTINUATIONS:
-        del known[min(known, key=known.__getitem__)]
+    if len(known) > 1:
+        known = table[suffix] = dict(sorted(known.items(), key=_WEIGHT, reverse=True))
+        if len(known) > MAX_CONTINUATIONS:
+            known.popitem()
 
 
 def _starting_trust() -> tuple[float, ...]:

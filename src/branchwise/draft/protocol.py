@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..target.protocol import TargetOutput
+from ..verify.grammar_state import GrammarState
 from ..verify.proposal import DraftTree
 from ..verify.rule import Verdict
 
@@ -23,12 +24,15 @@ class DraftContext:
         features: hidden states of committed tokens by layer, as the drafter's ``feature_layers`` asked.
         vocab_size: ids run from 0 to ``vocab_size - 1``.
         max_depth: deepest node a tree may have now, or None.
+        grammar: says which tokens may follow a path below the root, or None. What it forbids is best not drafted (see
+            `draft.grammar`); the loop drops illegal children that were picked without chance before they cost a forward.
     """
 
     tokens: list[int]
     vocab_size: int
     features: dict[int, Any] = field(default_factory=dict)
     max_depth: int | None = None
+    grammar: GrammarState | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ SURENESS = 4
 #: ranked again, and the factor all counts lose at each ranking
 COMMON_TOKENS = 32
 COMMON_REFRESH = 32
-COMMON_MEMORY = 0.97
+COMMON_MEMORY = 0.99
 #: a count below this is forgotten at the next ranking
 COMMON_LEAST = 0.2
 
@@ -34,25 +34,27 @@ Row = dict[int, float]
 class AdjacencyTable:
     """What the target likes after a token, after a pair of tokens, and anywhere. The newest logits win.
 
-    Bounded: one row per token of the vocabulary, ``max_pairs`` rows for pairs, and counts that fade.
+    Rows are kept as the evidence they will be, since they are read more often than written. Bounded: one row per token
+    of the vocabulary, ``max_pairs`` rows for pairs, and counts that fade.
     """
 
     def __init__(self, max_pairs: int = MAX_PAIRS) -> None:
-        self.after_token: dict[int, Row] = {}
-        self.after_pair: dict[tuple[int, int], Row] = {}
-        self.common: Row = {}
+        self.after_token: dict[int, Evidence] = {}
+        self.after_pair: dict[tuple[int, int], Evidence] = {}
+        self.common: Evidence | None = None
         self._max_pairs = max_pairs
         self._written: dict[int, float] = {}
         self._written_since = 0
 
     def put(self, before: int | None, token: int, row: Row) -> None:
         """Stores what the target ranked highest after ``token``, which followed ``before`` (None: nothing)."""
-        self.after_token[token] = row
+        sureness = min(SURENESS - 1, int(next(iter(row.values())) * SURENESS))
+        self.after_token[token] = Evidence(SURENESS + sureness, row)
         if before is None:
             return
         pair = (before, token)
         self.after_pair.pop(pair, None)  # so that it goes back in at the young end
-        self.after_pair[pair] = row
+        self.after_pair[pair] = Evidence(sureness, row)
         if len(self.after_pair) > self._max_pairs:
             del self.after_pair[next(iter(self.after_pair))]
 
@@ -61,11 +63,11 @@ class AdjacencyTable:
         for token in tokens:
             self._written[token] = self._written.get(token, 0.0) + 1.0
         self._written_since += len(tokens)
-        if self._written_since >= COMMON_REFRESH or not self.common:
+        if self._written_since >= COMMON_REFRESH or self.common is None:
             self._written_since = 0
             total = sum(self._written.values())
             best = heapq.nlargest(COMMON_TOKENS, self._written.items(), key=lambda item: item[1])
-            self.common = {token: count / total for token, count in best}
+            self.common = Evidence(2 * SURENESS, dict(best), total)
             faded = ((token, count * COMMON_MEMORY) for token, count in self._written.items())
             self._written = {token: count for token, count in faded if count >= COMMON_LEAST}
 
@@ -107,16 +109,13 @@ class RecyclingSource:
     def evidence(self, state: RecyclingState, path: Path) -> list[Evidence]:
         """The rows of the path's last pair and last token, and the common tokens."""
         *before, token = (state.tail + path)[-2:]
-        found = []
-        row = self.table.after_pair.get((before[0], token)) if before else None
-        if row is not None:
-            found.append(Evidence(_sureness(row), row))
-        row = self.table.after_token.get(token)
-        if row is not None:
-            found.append(Evidence(SURENESS + _sureness(row), row))
-        if self.table.common:
-            found.append(Evidence(2 * SURENESS, self.table.common))
-        return found
+        table = self.table
+        rows = (
+            table.after_pair.get((before[0], token)) if before else None,
+            table.after_token.get(token),
+            table.common,
+        )
+        return [row for row in rows if row is not None]
 
     def absorb(self, states: Sequence[RecyclingState], records: Sequence[StepRecord]) -> None:
         """Files the top tokens of every verified node under the node's token and pair."""
@@ -132,7 +131,3 @@ class RecyclingSource:
                 parent = tree.parents[node]
                 before = tree.tokens[parent] if parent >= 0 else (state.tail[-2] if len(state.tail) > 1 else None)
                 self.table.put(before, tree.tokens[node], dict(zip(tokens, shares[node], strict=True)))
-
-
-def _sureness(row: Row) -> int:
-    return min(SURENESS - 1, int(next(iter(row.values())) * SURENESS))

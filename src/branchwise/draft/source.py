@@ -19,7 +19,8 @@ class Evidence(NamedTuple):
         kind: how strong such evidence is, as an index into the source's `trust`. How often each kind decides is
             learned by the mixer, so a source need not know what its own word is worth, only which of its words are
             alike.
-        weights: positive weight of every token it names; must not be changed.
+        weights: positive weight of every token it names, falling (the mixer stops reading at the first one too small to
+            matter); must not be changed.
         total: what the weights sum to; more when some mass belongs to tokens that are not named.
     """
 

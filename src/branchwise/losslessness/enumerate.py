@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from ..verify.vectors import Number
@@ -72,9 +73,15 @@ def outcomes(play: Callable[[EnumeratingCoins], Result]) -> Iterator[tuple[Resul
             return
 
 
+def _normalised(vector: Tensor) -> list[float]:
+    wide = vector.to(torch.float64)
+    values: list[float] = (wide / wide.sum()).tolist()
+    return values
+
+
 def _shares(vector: Any) -> list[tuple[int, Number]]:
     # a tensor may be a residual that was not normalised; a Plain always is
-    values = (vector / vector.sum()).tolist() if isinstance(vector, Tensor) else vector.values
+    values = _normalised(vector) if isinstance(vector, Tensor) else vector.values
     shares = [(token, value) for token, value in enumerate(values) if value > 0]
     if not shares:
         raise ValueError("a rule drew from a vector without mass")

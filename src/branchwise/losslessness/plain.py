@@ -59,9 +59,9 @@ class Plain:
         """In nats; a float even among rationals."""
         return -sum(float(value) * math.log(value) for value in self.values if value > 0)
 
-    def tilted(self, target: Vector, low: Number, width: Number, k: int) -> PlainTilt:
-        """The law of the next token of the best of ``k`` draws, for a prefix with interval [low, low + width)."""
-        return PlainTilt(self, target, low, width, k)
+    def tilted(self, target: Vector, low: Number, width: Number, k: int) -> TiltedPlain:
+        """The law of the next token of the best of ``k`` draws; arguments as for `Vector.tilted`."""
+        return TiltedPlain(self, target, low, width, k)
 
     def best_token(self) -> int:
         """The most probable token, the lowest id among equals."""
@@ -72,8 +72,10 @@ class Plain:
         return sorted((i for i, value in enumerate(self.values) if value > 0), key=lambda i: (-self.values[i], i))
 
 
-class PlainTilt:
-    """As `FloatTilt`, by a loop over tokens."""
+class TiltedPlain(Plain):
+    """As `branchwise.verify.vectors.TiltedFloats`, by a loop over tokens."""
+
+    __slots__ = ("_intervals",)
 
     def __init__(self, draft: Plain, target: Vector, low: Number, width: Number, k: int) -> None:
         support = [token for token, value in enumerate(draft.values) if value > 0]
@@ -84,7 +86,7 @@ class PlainTilt:
             self._intervals[token] = (low, share)
             selected[token] = (low + share) ** k - low**k
             low = low + share
-        self.law = Plain(selected)
+        super().__init__(selected)
 
     def interval(self, token: int) -> tuple[Number, Number]:
         """Lower end and width of the token's interval in [0, 1)."""

@@ -118,7 +118,7 @@ _MERGED = ("with replacement, copies dropped", with_replacement_merged)
 
 _ENTRIES: tuple[_Entry, ...] = (
     _Entry(*_named("multiround"), *_WITH, BINARY, "2.164"),
-    _Entry(*_named("rejection"), *_MERGED, BINARY, "2.141"),
+    _Entry(*_named("rejection"), *_MERGED, BINARY, "2.1405"),  # first printed as 2.141, rounded twice
     _Entry(*_named("rejection"), *_WITHOUT, BINARY, "2.258"),
     _Entry(*_named("match"), *_WITHOUT, BINARY, "2.078"),
     _Entry(*_named("rejection"), *_TOP, BINARY, "2.219"),

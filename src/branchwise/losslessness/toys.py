@@ -76,16 +76,21 @@ def toy_pairs() -> tuple[ToyPair, ...]:
 
 
 def random_pair(seed: int, vocabulary: int = 4, length: int = 3) -> ToyPair:
-    """A pair of rational laws for all prefixes up to ``length`` tokens, with zeros and ties."""
+    """A pair of rational laws for all prefixes up to ``length`` tokens, with zeros and ties.
+
+    The draft's support is at most three tokens, however large the vocabulary: the number of drafts to enumerate grows
+    with its support to the power of the number of nodes.
+    """
     rng = random.Random(seed)
 
-    def law() -> Plain:
-        while True:
-            weights = [rng.choice((0, 1, 1, 2, 3, 5)) for _ in range(vocabulary)]
-            if any(weights):
-                return Plain([Fraction(weight, sum(weights)) for weight in weights])
+    def laws(support: int) -> dict[Prefix, Plain]:
+        return {prefix: law(support) for n in range(length + 1) for prefix in product(range(vocabulary), repeat=n)}
 
-    def laws() -> dict[Prefix, Plain]:
-        return {prefix: law() for n in range(length + 1) for prefix in product(range(vocabulary), repeat=n)}
+    def law(support: int) -> Plain:
+        weights = [0] * vocabulary
+        while not any(weights):
+            for token in rng.sample(range(vocabulary), support):
+                weights[token] = rng.choice((0, 1, 1, 2, 3, 5))
+        return Plain([Fraction(weight, sum(weights)) for weight in weights])
 
-    return ToyPair(vocabulary, laws(), laws())
+    return ToyPair(vocabulary, laws(vocabulary), laws(min(vocabulary, 3)))

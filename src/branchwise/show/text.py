@@ -8,8 +8,8 @@ Knows a draft and a verdict. Does not know how either came about, nor where the 
     │ └─→ " sat"        bonus
     └─○ " dog"          recycling  0.33
 
-with ● for what is committed now (the root and the accepted path), ○ for drafted nodes that were not kept, → for the bonus
-token. Behind a node stand the drafter that proposed it and that drafter's own estimate that it will be accepted.
+with ● for what is committed now (the root and the accepted path), ○ for drafted nodes that were not kept, → for the
+bonus token. Behind a node stand the drafter that proposed it and that drafter's estimate that it will be accepted.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ class Marks:
 UNICODE = Marks("●", "○", "→", "├─", "└─", "│ ")
 #: for terminals and files that cannot hold the others
 ASCII = Marks("*", "o", ">", "|-", "`-", "| ")
+
+
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 
 
 @dataclass(frozen=True)
@@ -113,8 +116,7 @@ def _word(token: int, tokenizer: Any) -> str:
     if tokenizer is None:
         return str(token)
     text = tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
-    return f'"{escaped}"'
+    return f'"{text.translate(_ESCAPES)}"'
 
 
 def _count(number: int, noun: str) -> str:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..attention.grown_layout import GrownLayout
 from ..attention.interface import STEP_KEYWORD, AttentionStep, StepMissing, register
 from ..attention.layout import TreeLayout
 from ..attention.registry import get_backend
@@ -61,6 +62,7 @@ class HuggingFaceTarget:
         self._configs = list({id(submodel.config): submodel.config for submodel in submodels}.values())
         self.cache = TreeCache(self.windows)
         self._in_flight: dict[int, TokenTree] = {}
+        self._rows: dict[int, list[int]] = {}  # row in flight of every node, per lane
         self._tokens: dict[int, list[int]] = {}  # committed tokens per lane, kept only if the cache may start over
         self._long: set[int] = set()  # lanes whose cache was computed past the rotary boundary
         if getattr(model.config, "model_type", None) not in TESTED_MODEL_TYPES:
@@ -164,33 +166,72 @@ class HuggingFaceTarget:
         lanes = self.cache.lanes[span.start : span.stop]
         placeholder = TokenTree((0,), (-1,))
         rows = [trees.get(lane, placeholder) for lane in lanes]
-        width = max(map(len, rows))
         layout = TreeLayout.from_trees(rows, device=self.device)
-        starts = torch.tensor([[self.cache.length(lane)] for lane in lanes], device=self.device)
-        # padding repeats the root: any finite row does, nobody sees it
-        ids = [[*tree.tokens, *(tree.tokens[:1] * (width - len(tree)))] for tree in rows]
-        output = self._run(torch.tensor(ids, device=self.device), starts + layout.depth, layout, span, feature_layers)
+        output = self._run(*self._inputs(lanes, [tree.tokens for tree in rows], layout), layout, span, feature_layers)
         self._in_flight = dict(trees)
-        results = {}
-        for row, (lane, tree) in enumerate(zip(lanes, rows, strict=True)):
-            if lane in trees:
-                n = len(tree)
-                features = {layer: output.hidden_states[layer][row, :n] for layer in feature_layers}
-                results[lane] = TargetOutput(output.logits[row, :n], features)
-        return results
+        self._rows = {lane: list(range(len(tree))) for lane, tree in trees.items()}
+        return {
+            lane: _lane_output(output, row, len(tree), feature_layers)
+            for row, (lane, tree) in enumerate(zip(lanes, rows, strict=True))
+            if lane in trees
+        }
+
+    @torch.no_grad()
+    def extend(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
+        """Scores only the nodes that trees have grown by since `forward`; for drafters that grow level by level.
+
+        Args:
+            trees: for lanes in flight, trees whose first nodes are the ones already in flight. A lane that is not named
+                does not grow.
+            feature_layers: as in `forward`.
+
+        Returns:
+            per named lane the output of its new nodes, in node order.
+        """
+        known = self.cache.layers[0].in_flight
+        span = self.cache.layers[0].writing
+        lanes = self.cache.lanes[span.start : span.stop]
+        placeholder = TokenTree((0,), (-1,))
+        grown = [trees.get(lane, self._in_flight.get(lane, placeholder)) for lane in lanes]
+        rows = [self._rows.get(lane, [0]) for lane in lanes]
+        for lane, tree in trees.items():
+            before = self._in_flight[lane]
+            if tree.tokens[: len(before)] != before.tokens or tree.parents[: len(before)] != before.parents:
+                raise ValueError(f"the tree of lane {lane} does not begin with the nodes in flight")
+            self._check_depth(lane, tree)
+        layout = GrownLayout(grown, rows, known, device=self.device)
+        fresh = [tree.tokens[len(at) :] for tree, at in zip(grown, rows, strict=True)]
+        output = self._run(*self._inputs(lanes, fresh, layout), layout, None, feature_layers)
+        for lane, tree in trees.items():
+            new = len(tree) - len(self._rows[lane])
+            self._rows[lane].extend(range(known, known + new))
+            self._in_flight[lane] = tree
+        return {
+            lane: _lane_output(output, row, len(fresh[row]), feature_layers)
+            for row, lane in enumerate(lanes)
+            if lane in trees
+        }
+
+    def _inputs(
+        self, lanes: Sequence[int], tokens: Sequence[Sequence[int]], layout: TreeLayout
+    ) -> tuple[Tensor, Tensor]:
+        """Token ids and positions ``[B, N]``. Padding takes any token: its row is finite and nobody sees it."""
+        starts = torch.tensor([[self.cache.length(lane)] for lane in lanes], device=self.device)
+        ids = [[*row, *([0] * (layout.width - len(row)))] for row in tokens]
+        return torch.tensor(ids, device=self.device), starts + layout.depth
 
     def commit(self, paths: Mapping[int, Sequence[int]]) -> None:
         """See `Target.commit`."""
-        self.cache.commit(paths)
+        self.cache.commit({lane: [self._rows[lane][node] for node in path] for lane, path in paths.items()})
         for lane, path in paths.items():
             if lane in self._tokens:
                 self._tokens[lane].extend(self._in_flight[lane].tokens[node] for node in path)
-        self._in_flight = {}
+        self._in_flight, self._rows = {}, {}
 
     def rollback(self) -> None:
         """See `Target.rollback`."""
         self.cache.rollback()
-        self._in_flight = {}
+        self._in_flight, self._rows = {}, {}
 
     def _check_depth(self, lane: int, tree: TokenTree) -> None:
         limit = self.depth_limit(lane)
@@ -214,11 +255,13 @@ class HuggingFaceTarget:
         input_ids: Tensor,  # [B, N]
         position_ids: Tensor,  # [B, N]
         layout: TreeLayout,
-        slots: range,
+        slots: range | None,  # None grows the tree in flight
         feature_layers: tuple[int, ...],
         last_logits_only: bool = False,
     ) -> Any:
-        self.cache.begin(slots)
+        before = self.cache.layers[0].in_flight
+        if slots is not None:
+            self.cache.begin(slots)
         step = AttentionStep(layout, self.cache.committed_rows, self.windows.__getitem__, self._backend)
         arguments: dict[str, Any] = {
             "input_ids": input_ids,
@@ -237,7 +280,7 @@ class HuggingFaceTarget:
                     output = self.model(**arguments, **{STEP_KEYWORD: step})
                 else:
                     output = self.model(**arguments, attention_mask=self._dense_mask(layout))
-            self._check_layers(step, layout.width)
+            self._check_layers(step, before + layout.width)
         except StepMissing:
             self.cache.rollback()
             self.replaces_attention = False
@@ -263,7 +306,8 @@ class HuggingFaceTarget:
     def _dense_mask(self, layout: TreeLayout) -> Tensor:
         """The tree as an additive mask ``[B, 1, N, S + N]`` for a model that keeps its own attention."""
         committed = self.cache.committed_rows(0)
-        visible = layout.mask(committed, max(committed), self.windows[0])[:, None]  # [B, 1, N, S + N]
+        slots = max(committed) + self.cache.layers[0].in_flight
+        visible = layout.mask(committed, slots, self.windows[0])[:, None]  # [B, 1, N, S + N]
         dtype = self.model.dtype
         mask = torch.zeros(visible.shape, dtype=dtype, device=self.device)
         return mask.masked_fill_(~visible, torch.finfo(dtype).min)
@@ -286,3 +330,8 @@ class HuggingFaceTarget:
         finally:
             for config, own in configs:
                 config._attn_implementation_internal = own
+
+
+def _lane_output(output: Any, row: int, nodes: int, feature_layers: tuple[int, ...]) -> TargetOutput:
+    features = {layer: output.hidden_states[layer][row, :nodes] for layer in feature_layers}
+    return TargetOutput(output.logits[row, :nodes], features)

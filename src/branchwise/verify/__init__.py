@@ -4,6 +4,8 @@ from .best_path import BestPath
 from .block import Block
 from .coins import SeededCoins, choose
 from .draw import draw_with_replacement, draw_without_replacement, masked, sample_children
+from .grammar import Grammar
+from .grammar_state import CompiledGrammar, GrammarState
 from .greedy import Greedy
 from .law import LawMaker, TreeLaw
 from .match import Match
@@ -17,7 +19,7 @@ from .traversal import Traversal
 from .typical import Typical
 
 __all__ = [
-    "BestPath", "Block", "Coins", "DraftTree", "Greedy", "Law", "LawMaker", "Match", "MultiRound", "ONE_HOT", "OneHot",
+    "BestPath", "Block", "Coins", "CompiledGrammar", "DraftTree", "Grammar", "GrammarState", "Greedy", "Law", "LawMaker", "Match", "MultiRound", "ONE_HOT", "OneHot",
     "Proposal", "RULES", "Rejection", "Rule", "RuleEntry", "Sampled", "Sampler", "SeededCoins", "Traversal", "TreeLaw",
     "Typical", "Verdict", "choose", "draw_with_replacement", "draw_without_replacement", "masked", "resolve_rule",
     "sample_children",

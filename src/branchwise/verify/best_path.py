@@ -62,7 +62,7 @@ class BestPath:
             rollouts = [rollout for rollout in rollouts if tokens[rollout[depth]] == best]
             low, width = intervals[best]
             nodes.append(rollouts[0][depth])
-            games.append(Round(nodes[-1], best, tilt.law))
+            games.append(Round(nodes[-1], best, tilt))
         return nodes, games
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from .proposal import DraftTree
 from .rounds import Round, rounds
 from .rule import Coins, Law, Verdict
-from .vectors import Number, lift
+from .vectors import Number, Vector, lift
 
 
 class Block:
@@ -51,7 +51,8 @@ def judge_chain(nodes: Sequence[int], games: Sequence[Round], law: Law, coins: C
     """Block verification of one chain.
 
     Every prefix length i has its own coin of probability h_i and the longest success counts. They are thrown from the
-    longest down, so throwing stops at the first success.
+    longest down, so throwing stops at the first success. Since h_i <= reach_i, a coin of probability reach_i is thrown
+    first and only its successes pay for the residual, with a second coin of probability h_i / reach_i.
 
     Args:
         nodes: L + 1 node numbers, the root first.
@@ -62,19 +63,22 @@ def judge_chain(nodes: Sequence[int], games: Sequence[Round], law: Law, coins: C
     Returns:
         How many drafted nodes stand, the bonus token, and whether the root's residual was zero.
     """
+    targets: list[Vector] = []
     reach: list[Number] = [1]
     for node, game in zip(nodes, games, strict=False):
-        reach.append(min(1, reach[-1] * game.ratio(lift(law(node)))) if reach[-1] > 0 else reach[-1])
-    last = len(games)
-    if last == 0 or coins.bernoulli(reach[last]):
-        return last, coins.choice(lift(law(nodes[last])).weights), False
-    for kept in range(last - 1, -1, -1):
-        if kept and not reach[kept] > 0:
+        if not reach[-1] > 0:
+            break
+        targets.append(lift(law(node)))
+        reach.append(min(1, reach[-1] * game.ratio(targets[-1])))
+    for kept in range(len(reach) - 1, 0, -1):
+        if not coins.bernoulli(reach[kept]):
             continue
-        target = lift(law(nodes[kept]))
-        residual, left = games[kept].residual(target, reach[kept])
-        if kept == 0:
-            return 0, coins.choice((target if residual.is_zero else residual).weights), residual.is_zero
-        if left > 0 and coins.bernoulli(left / (left + 1 - reach[kept])):
+        if kept == len(games):
+            return kept, coins.choice(law(nodes[kept])), False
+        residual, left = games[kept].residual(targets[kept], reach[kept])
+        if not residual.is_zero and coins.bernoulli(left / (left + (1 - reach[kept])) / reach[kept]):
             return kept, coins.choice(residual.weights), False
-    raise AssertionError("a prefix of length 0 always stands")
+    if not games:
+        return 0, coins.choice(law(nodes[0])), False
+    residual, _ = games[0].residual(targets[0])
+    return 0, coins.choice((targets[0] if residual.is_zero else residual).weights), residual.is_zero

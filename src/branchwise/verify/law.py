@@ -6,6 +6,10 @@ the tree, the committed tokens and the sampler; knows no model.
 Number types. Scores are float32 as in transformers' ``generate``, whatever the model computes in: with ``do_sample``
 False even a float64 model is rounded, so the greedy token is transformers' own. When sampling, float64 logits stay
 float64, because there "plain decoding" is this library's and exactness is checked in that type.
+
+A grammar comes before every processor, so that truncation is over legal tokens and penalties and user processors see
+minus infinity where a token is illegal; and once more after those that might write, so that nothing makes an illegal
+token legal again.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .grammar_state import GrammarState
 from .proposal import DraftTree
 from .sampler import Sampler
 from .vectors import best_token
@@ -49,15 +54,17 @@ class LawMaker:
 
     Args:
         sampler: the lane's sampling settings.
+        grammar: the lane's place in its grammar, or None.
     """
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: Sampler, grammar: GrammarState | None = None) -> None:
         self.sampler = sampler
+        self.grammar = grammar
         self._prefix = PrefixBuffer()
 
     def laws(self, draft: DraftTree, committed: Sequence[int], logits: Tensor) -> TreeLaw:
         """The laws of one step's draft; arguments as for `TreeLaw`."""
-        return TreeLaw(draft, committed, logits, self.sampler, self._prefix)
+        return TreeLaw(draft, committed, logits, self.sampler, self._prefix, self.grammar)
 
 
 class TreeLaw:
@@ -69,6 +76,8 @@ class TreeLaw:
         logits: ``[N, V]`` of the target at every node. Never written to.
         sampler: the sampling settings.
         prefix: the lane's buffer, for a lane of many steps; see `LawMaker`.
+        grammar: which tokens are legal. Its committed tokens must be those of the step: a law that nobody asked for is
+            gone when the grammar moves on.
 
     Raises:
         ValueError: the shapes do not fit, or the last committed token is not the root.
@@ -81,6 +90,7 @@ class TreeLaw:
         logits: Tensor,
         sampler: Sampler,
         prefix: PrefixBuffer | None = None,
+        grammar: GrammarState | None = None,
     ) -> None:
         if logits.ndim != 2 or len(logits) < len(draft.tree):
             raise ValueError(f"a tree of {len(draft.tree)} nodes needs logits [N, V], got {list(logits.shape)}")
@@ -94,6 +104,7 @@ class TreeLaw:
         self._logits = logits.detach()
         self._sampler = sampler
         self._prefix = prefix if prefix is not None else PrefixBuffer()
+        self._grammar = grammar
         self._scores: dict[int, Tensor] = {}
         self._laws: dict[int, Tensor] = {}
 
@@ -136,7 +147,10 @@ class TreeLaw:
 
     def _process(self, node: int) -> Tensor:
         scores = self._row(node)  # may be the target's own storage
-        if self._sampler.may_write:
+        illegal = self._illegal(node)
+        if illegal is not None:
+            scores = scores.masked_fill(illegal, -math.inf)
+        elif self._sampler.may_write:
             scores = scores.clone()
         ids: Tensor | None = None
         for stage in self._sampler.stages:
@@ -146,17 +160,29 @@ class TreeLaw:
             if ids is None:
                 ids = self._input_ids(node)
             scores = stage.processor(ids, scores[None])[0]
+        if illegal is not None and self._sampler.may_write:
+            scores = scores.masked_fill(illegal, -math.inf)
         return scores
+
+    def _illegal(self, node: int) -> Tensor | None:
+        """Bool ``[V]``, True for what the grammar forbids after ``node``; None where it has nothing to say."""
+        if self._grammar is None:
+            return None
+        legal = self._grammar.mask(self._path_tokens(node))
+        return None if legal is None else ~legal.to(self._logits.device)
+
+    def _path_tokens(self, node: int) -> tuple[int, ...]:
+        return tuple(self._tree.tokens[i] for i in self._tree.path(node)[1:])
 
     def _input_ids(self, node: int) -> Tensor:
         if not self._sampler.reads_prefix:  # nobody looks: any tensor of the right shape does
             return torch.zeros(1, 1, dtype=torch.long, device=self._logits.device)
-        path = [self._tree.tokens[i] for i in self._tree.path(node)[1:]]
-        return self._prefix.below(self._committed, self._length, path, self._logits.device)
+        return self._prefix.below(self._committed, self._length, self._path_tokens(node), self._logits.device)
 
     def _best(self, node: int, scores: Tensor) -> Tensor:
         best = best_token(scores)
-        if math.isnan(float(scores[best])):
+        # without a grammar the best of nothing is token 0, as in transformers; with one it would be illegal
+        if math.isnan(float(scores[best])) or (self._grammar is not None and float(scores[best]) == -math.inf):
             raise ValueError(self._nan_message(node))
         law = torch.zeros_like(scores)
         law[best] = 1.0
@@ -177,4 +203,9 @@ class TreeLaw:
             return f"the logits of {where} held plus infinity: there is no law to sample from; no token was chosen"
         if bool(self._processed(node).isnan().any()):
             return f"the processors made NaN of the logits of {where}; no token was chosen"
-        return f"the processors forbade every token after {where}; no token was chosen"
+        illegal = self._illegal(node)
+        if illegal is None:
+            return f"the processors forbade every token after {where}; no token was chosen"
+        if bool(illegal.all()):
+            return f"the grammar leaves no token of this vocabulary after {where}: its text cannot be completed"
+        return f"the processors forbade every token that the grammar allows after {where}; no token was chosen"

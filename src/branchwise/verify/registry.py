@@ -25,12 +25,14 @@ class RuleEntry:
         make: makes the rule.
         summary: one line for help texts.
         needs_greedy: it is exact only when the law puts all mass on one token (``do_sample`` False).
+        needs_sampled: it makes no sense on children that were picked without chance.
         lossless: False for a rule that changes the law.
     """
 
     make: Callable[[], Rule]
     summary: str
     needs_greedy: bool = False
+    needs_sampled: bool = False
     lossless: bool = True
 
 
@@ -41,7 +43,9 @@ RULES: dict[str, RuleEntry] = {
     "rejection": RuleEntry(Rejection, "recursive rejection from the root down; any tree that carries its proposals"),
     "traversal": RuleEntry(Traversal, "judges whole paths from the leaves up; any tree that carries its proposals"),
     "block": RuleEntry(Block, "judges prefixes of one chain jointly; chains only"),
-    "best_path": RuleEntry(BestPath, "block verification of the best of K <= 4 independent rollouts"),
+    "best_path": RuleEntry(
+        BestPath, "block verification of the best of K <= 4 independent rollouts", needs_sampled=True
+    ),
     "typical": RuleEntry(Typical, "LOSSY: keeps what the target finds plausible; changes the law", lossless=False),
 }
 
@@ -56,7 +60,7 @@ def resolve_rule(name: str | Rule, sampler: Sampler, deterministic: bool = True,
         seeded: whether the user gave a seed; ``auto`` then takes ``match``, whose tokens depend on the seed alone.
 
     Raises:
-        ValueError: no rule has that name, or it does not fit the sampling mode.
+        ValueError: no rule has that name, or it does not fit the sampling mode or the drafter.
     """
     if not isinstance(name, str):
         return name
@@ -70,5 +74,10 @@ def resolve_rule(name: str | Rule, sampler: Sampler, deterministic: bool = True,
         raise ValueError(
             f"rule {name!r} does not fit do_sample=True: it would write the most probable token instead of a sample; "
             "use rule 'match' (or 'auto'), or set do_sample=False"
+        )
+    if entry.needs_sampled and deterministic:
+        raise ValueError(
+            f"rule {name!r} does not fit a drafter that picks its tokens without chance: it judges sampled rollouts; "
+            "use rule 'match' (or 'auto'), or a drafter that samples"
         )
     return entry.make()

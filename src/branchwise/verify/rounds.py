@@ -35,7 +35,10 @@ class Round:
     def ratio(self, target: Vector) -> Number:
         """Target over draft at the token: the acceptance probability when capped at one. 0 where the target is 0."""
         wanted = target.at(self.token)
-        return wanted if self.drawn_from is None else wanted / self.drawn_from.at(self.token)
+        if self.drawn_from is None:
+            return wanted
+        drawn = self.drawn_from.at(self.token)
+        return wanted / drawn if drawn > 0 else drawn  # the chance of a draw can underflow; then it may as well be lost
 
     def residual(self, target: Vector, scale: Number = 1) -> tuple[Vector, Number]:
         """What is left of ``scale * target`` after this round was lost, normalised, and its mass."""

@@ -45,7 +45,7 @@ class Branch:
         self._residual, left = self.current.residual(self.residual, self.reach)
         if self.node != 0:
             # 1 - reach is the chance that this path has failed already; 0 / 0 is 0
-            self.reach = left / (left + 1 - self.reach) if left > 0 else left
+            self.reach = 0 if self._residual.is_zero else left / (left + (1 - self.reach))
         self.current = next(self._rounds, None)
 
 

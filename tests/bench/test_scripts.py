@@ -1,0 +1,50 @@
+"""The scripts of the top-level bench/ folder, on small numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tiny_folder import save_tiny_model
+
+pytestmark = pytest.mark.core
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_an_always_wrong_drafter_leaves_no_rows() -> None:
+    found = script("cache_memory").adversary_steps(steps=100, budget=9)
+    assert (found["accepted_drafts"], found["steps_with_other_rows"]) == (0, 0)
+    assert found["rows"][-1]["committed"] == 2 + 100, "the prompt but for its root, and one token per step"
+
+
+def test_the_peak_of_a_long_lane_stays_near_its_line() -> None:
+    found = script("cache_memory").peak_of_one_lane(budget=33, tokens=3000)
+    assert 1.0 <= found["steady_ratio"] <= found["peak_ratio"] <= 1.3
+    assert all(growth <= 1.26 for growth in found["growth_steps"] if growth)
+
+
+def test_both_forwards_compute_the_same(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder = save_tiny_model(tmp_path / "model")
+    options = ["--model", str(folder), "--context", "100", "--nodes", "7", "--repeats", "3", "--dtype", "float32"]
+    monkeypatch.setattr(sys, "argv", ["forward.py", *options, "--threads", "1", "--bar", "1000"])
+    assert script("forward").main() == 0
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert record["equal_best_tokens"] == 7
+    assert record["greatest_logit_difference"] < 1e-4
+    assert record["met"] is True
+    assert str(tmp_path) not in json.dumps(record)
