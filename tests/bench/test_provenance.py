@@ -15,6 +15,7 @@ pytestmark = pytest.mark.core
 def test_the_command_without_folders() -> None:
     argv = ["/opt/x/bin/branchwise", "bench", "/data/p.jsonl", "--json=/tmp/o.json", "--model", "owner/name", "rel/p"]
     assert shown_command(argv) == "branchwise bench p.jsonl --json=o.json --model owner/name rel/p"
+    assert shown_command(["-c", "version"]) == "branchwise version"
 
 
 def test_commit_and_dirty_flag(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_what_compiling_needs() -> None:
     endless.eos_token = None
     with pytest.raises(ValueError, match="give eos_token_id"):
         grammar.compile(endless, MODEL_VOCAB)
-    with pytest.raises(ValueError, match="tokenizer cannot be used"):
+    with pytest.raises(ValueError, match="tokenizer of transformers, got list"):
         grammar.compile(["a", "b"], MODEL_VOCAB, [2])
 
 

@@ -50,7 +50,9 @@ def _version(package: str) -> str | None:
 
 def shown_command(argv: Sequence[str]) -> str:
     """The command line with absolute paths shortened to their last part."""
-    words = [Path(argv[0]).name if argv else "", *argv[1:]]
+    program = Path(argv[0]).name if argv else ""
+    # python -c and python -m leave no name of their own
+    words = ["branchwise" if program in ("", "-c", "-m", "__main__.py") else program, *argv[1:]]
     return " ".join(_without_folders(word) for word in words)
 
 

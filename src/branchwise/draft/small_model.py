@@ -1,11 +1,11 @@
 """A smaller causal model as drafter, with a tree cache of its own.
 
-Knows how to keep the small model's cache in step with the committed tokens and how to run one level of every lane's tree in
-one forward. Does not know the target: it sees its tokens only.
+Knows how to keep the small model's cache in step with the committed tokens and how to run one level of every lane's
+tree in one forward. Does not know the target: it sees its tokens only.
 
-The drafter's cache of a lane, between two steps, holds the committed tokens it has seen; ``tokens[seen:]`` (the bonus token,
-and accepted tokens it never ran because they were leaves or somebody else's drafts) form the chain that its next tree grows
-from:
+The drafter's cache of a lane, between two steps, holds the committed tokens it has seen; ``tokens[seen:]`` (the bonus
+token, and accepted tokens it never ran because they were leaves or somebody else's drafts) form the chain that its next
+tree grows from:
 
     cache  | committed, seen | chain: missing ... root | level 1 | level 2 | ...
 """
@@ -85,8 +85,8 @@ class SmallModelDrafter:
         highest = max(context.tokens)
         if highest >= self._model.vocab_size:
             raise ValueError(
-                f"token {highest} is outside the drafter's vocabulary of {self._model.vocab_size} ids; does it share the "
-                "target's tokenizer?"
+                f"token {highest} is outside the drafter's vocabulary of {self._model.vocab_size} ids; does it share "
+                "the target's tokenizer?"
             )
         lane = self._model.open(len(context.tokens) + self.depth * self.width)
         self._model.prefill(lane, context.tokens)
@@ -202,5 +202,5 @@ def check_shared_vocabulary(tokenizer: Any, target_tokenizer: Any) -> None:
         example = different[0] if different else 0
         raise ValueError(
             f"the drafter's tokenizer disagrees with the target's on {len(different)} of {len(shared)} shared ids (id "
-            f"{example}: {own.get(example)!r} against {other.get(example)!r}); use a drafter with the target's tokenizer"
+            f"{example}: {own.get(example)!r} against {other.get(example)!r}); use one with the target's tokenizer"
         )

@@ -50,6 +50,6 @@ def _best_blocks(blocks: Tensor, k: int) -> Tensor:
     """
     if blocks.dtype in (torch.bfloat16, torch.float16) and blocks.device.type == "cpu":
         best = blocks.view(torch.int16).amax(dim=1).topk(k, dim=-1)  # [N, k]
-        if True:
+        if int(best.values[:, -1].min()) >= 0:
             return best.indices
     return blocks.amax(dim=1).topk(k, dim=-1).indices

@@ -98,6 +98,8 @@ class Grammar:
         """
         if tokenizer is None:
             raise ValueError("a grammar is about text and needs the model's tokenizer: pass tokenizer=...")
+        if not hasattr(tokenizer, "get_vocab"):
+            raise ValueError(f"a grammar needs a tokenizer of transformers, got {type(tokenizer).__name__}")
         eos = getattr(tokenizer, "eos_token_id", None)
         stops = tuple(sorted(set(stop_tokens))) or (() if eos is None else (int(eos),))
         stops = tuple(token for token in stops if 0 <= token < vocab_size)
