@@ -49,8 +49,8 @@ def text_of(tokens: Sequence[int]) -> str:
 
 def legal_by_list(tokens: Sequence[int]) -> set[int]:
     """The oracle: a token is legal if some text of the language goes on that way, the stop token if the text is one."""
-    if EOS in tokens:
-        return set()
+    if any(not len(SPECIAL) <= token < len(SPECIAL) + len(PIECES) for token in tokens):
+        return set()  # past a stop token, or broken by another special one
     text = text_of(tokens)
     legal = {
         token

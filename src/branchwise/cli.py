@@ -19,6 +19,7 @@ import typer
 if TYPE_CHECKING:
     from .bench.compare import Comparison
     from .decode import Generation
+    from .verify import Grammar
 
 app = typer.Typer(
     help="Exact tree speculation for Hugging Face causal language models: faster generation, unchanged output.",
@@ -103,6 +104,15 @@ def generate(
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 makes seen tokens less likely.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same sample; greedy output needs none.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")] = None,
+    json_schema: Annotated[
+        str | None, typer.Option(help="Write JSON that is valid for this schema: a file or the schema itself.")
+    ] = None,
+    regex: Annotated[str | None, typer.Option(help="Write text that matches this regular expression.")] = None,
+    ebnf: Annotated[str | None, typer.Option(help="Write text of this grammar: a file or the grammar itself.")] = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="With --json: each token's log-probability and so many alternatives; 0 is the token alone."),
+    ] = None,
     dtype: Dtype = "auto",
     device: Device = None,
     threads: Threads = None,
@@ -126,7 +136,10 @@ def generate(
         raise ValueError("a stop string must not be empty")
     if max_new_tokens < 1:
         raise ValueError(f"max-new-tokens must be >= 1, got {max_new_tokens}")
+    if logprobs is not None and not as_json:
+        raise ValueError("--logprobs are part of the JSON object: add --json")
     _check_choices(drafter, budget)
+    grammar = _read_grammar(json_schema, regex, ebnf)
     if compare and seed is None and not sampling.is_greedy:
         seed = int.from_bytes(os.urandom(4), "big")  # both sides must flip the same coins
 
@@ -139,7 +152,8 @@ def generate(
     from .target import HuggingFaceTarget
 
     loaded, tokenizer = _load(model, dtype, device, threads)
-    order = Order(encode_prompt(tokenizer, text, chat=chat, system=system), sampling, max_new_tokens, stops, seed)
+    prompt_ids = encode_prompt(tokenizer, text, chat=chat, system=system)
+    order = Order(prompt_ids, sampling, max_new_tokens, stops, seed, grammar, logprobs)
     live = None if as_json or no_stream else LiveText(tokenizer, _write, stops)
     comparison = None
     target = HuggingFaceTarget(loaded)
@@ -293,6 +307,33 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     if not text:
         raise ValueError("the prompt is empty: give at least one character as an argument, with --file, or on stdin")
     return text
+
+
+def _read_grammar(json_schema: str | None, regex: str | None, ebnf: str | None) -> Grammar | None:
+    """The grammar from whichever option was given."""
+    options = {"json-schema": json_schema, "regex": regex, "ebnf": ebnf}
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"--{given[0]} and --{given[1]} are two grammars; give one")
+    if not given:
+        return None
+    from .verify.grammar import Grammar
+
+    if json_schema is not None:
+        return Grammar.from_json_schema(_text_or_file(json_schema))
+    if ebnf is not None:
+        return Grammar.from_ebnf(_text_or_file(ebnf))
+    assert regex is not None
+    return Grammar.from_regex(regex)
+
+
+def _text_or_file(word: str) -> str:
+    """What stands in the file called ``word``; without one, ``word`` itself. A grammar is hardly a file's name."""
+    try:
+        is_file = Path(word).expanduser().is_file()
+    except OSError:  # longer than a name may be
+        is_file = False
+    return Path(word).expanduser().read_text(encoding="utf-8") if is_file else word
 
 
 def _check_choices(drafter: str, budget: str) -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from loop_rig import WildTrees, finish, greedy_request, run_greedy, start_session
 from oracles import greedy_by_recompute
-from zoo import SUPPORTED, VOCAB, build, tiny_llama
+from zoo import LENGTH_DEPENDENT, SUPPORTED, VOCAB, build, tiny_llama
 
-from branchwise import Speculator
+from branchwise import Speculator, UnsupportedModel
 from branchwise.target import HuggingFaceTarget
 from branchwise.tree import TokenTree
 from branchwise.verify.greedy import Greedy
@@ -126,6 +126,22 @@ def test_two_sessions_on_one_target_do_not_disturb_each_other():
         assert lane.generated == expected[: len(lane.generated)]
     assert all(lane.generated == futures[lane.request.prompt] for lane in lanes[1::2])
     assert first.target.cache.lanes == ()
+
+
+@pytest.mark.parametrize("family", LENGTH_DEPENDENT, ids=lambda family: family.name)
+@pytest.mark.parametrize("order", ["short first", "long first"])
+def test_no_lane_joins_another_whose_rotary_frequencies_would_change(family, order):
+    """Past 24 positions the frequencies of the whole batch would change with the longest row."""
+    target = HuggingFaceTarget(build(family))
+    reach = (20, 40) if order == "short first" else (40, 20)
+    first = target.open(longest=reach[0])
+    with pytest.raises(UnsupportedModel, match="one at a time"):
+        target.open(longest=reach[1])
+    assert target.cache.lanes == (first,)
+    target.free(first)
+    target.free(target.open(longest=reach[1]))
+    both = [target.open(longest=20), target.open(longest=24)]
+    assert target.cache.lanes == tuple(both)
 
 
 # through the public face

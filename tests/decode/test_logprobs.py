@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from drafters import RandomTrees
-from grammar_rig import piece_tokenizer
-from oracles import logits_by_recompute
 from transformers import PreTrainedModel
-from zoo import VOCAB, tiny_llama
 
 from branchwise import Grammar, Speculator, custom_generate, generate
 from branchwise.decode.logprobs import token_logprobs
+from drafters import RandomTrees
+from grammar_rig import piece_tokenizer
+from oracles import logits_by_recompute
+from zoo import VOCAB, tiny_llama
 
 pytestmark = pytest.mark.core
 
@@ -89,7 +89,9 @@ def test_bfloat16_logits_are_read_in_float32() -> None:
     exact = logits.double().log_softmax(-1)
     for entry, row in zip(entries, exact, strict=True):
         assert entry.logprob == pytest.approx(float(row[entry.token]), abs=2e-6)
-        assert sum(torch.tensor([value for _, value in entry.top]).double().exp().tolist()) == pytest.approx(1, abs=1e-5)
+        assert sum(torch.tensor([value for _, value in entry.top]).double().exp().tolist()) == pytest.approx(
+            1, abs=1e-5
+        )
 
 
 def test_a_grammar_does_not_change_them(model: PreTrainedModel) -> None:
@@ -106,7 +108,12 @@ def test_a_grammar_does_not_change_them(model: PreTrainedModel) -> None:
 
 def test_generate_and_custom_generate_return_them_in_the_generation(model: PreTrainedModel) -> None:
     ids = torch.tensor([PROMPTS[1]])
-    settings = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 6, "return_dict_in_generate": True, "logprobs": 1}
+    settings = {
+        "attention_mask": torch.ones_like(ids),
+        "max_new_tokens": 6,
+        "return_dict_in_generate": True,
+        "logprobs": 1,
+    }
     made = generate(model, ids, **settings)
     other = model.generate(ids, custom_generate=custom_generate, **settings)
     assert made.branchwise.logprobs == other.branchwise.logprobs and len(made.branchwise.logprobs) == 6

@@ -88,6 +88,16 @@ def test_quick_and_slow_draws_agree_coin_by_coin() -> None:
         assert quick == tuple(slow), trial
 
 
+def test_rare_tokens_keep_their_law_after_the_common_ones_are_taken() -> None:
+    """What is left is 4e-16 of the whole: as a difference it would have no digits, and the third child no law."""
+    vector = torch.tensor([0.7, 0.3, 1e-16, 3e-16], dtype=torch.float64)
+    thirds = [draw_without_replacement(vector, 3, SeededCoins(seed))[2] for seed in range(400)]
+    assert set(thirds) == {2, 3}
+    assert abs(thirds.count(2) - 100) < 6 * (400 * 0.25 * 0.75) ** 0.5
+    tiny = torch.tensor([1.0, 4e-310], dtype=torch.float64)
+    assert draw_without_replacement(tiny, 2, SeededCoins(0)) == (0,), "no mass that could be divided by"
+
+
 def test_children_come_with_the_very_vector() -> None:
     vector = torch.tensor([0.25, 0.25, 0.5])
     tokens, proposal = sample_children(vector, 2, SeededCoins(1).drafting())

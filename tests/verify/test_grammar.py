@@ -266,12 +266,21 @@ PERSON = {
         ({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3}, [1, 2], [1]),
         ({"type": "string", "pattern": "^a+$"}, "aa", "b"),
         ({"type": "number", "minimum": 2.5, "exclusiveMaximum": 4}, 3.0, 4.5),
+        ({"type": "object", "propertyNames": {"pattern": "^x+$"}}, {"xx": 1}, {"y": 1}),
         ({"properties": {"a": {"type": "integer"}}, "uniqueItems": False}, {"a": 1}, {"a": "x"}),
     ],
 )
 def test_schemas_hold(schema: dict, valid: object, invalid: object) -> None:
     assert json_accepts(schema, valid)
     assert not json_accepts(schema, invalid)
+
+
+@pytest.mark.parametrize("layout", [{}, {"indent": 1}, {"any_whitespace": True}], ids=str)
+def test_strings_hold_no_control_characters(layout: dict) -> None:
+    state = Grammar.from_json_schema({"type": "string"}, **layout).compile(BYTES, 259).start()
+    state.advance(b'"a')
+    assert not any(state.allows((), byte) for byte in range(32))
+    assert all(state.allows((), byte) for byte in range(32, 128))
 
 
 def test_layouts() -> None:
@@ -301,6 +310,9 @@ def test_layouts() -> None:
         ({"type": "string", "pattern": "a", "maxLength": 3}, "'maxLength' beside 'pattern'"),
         ({"type": "string", "pattern": "a", "format": "uuid"}, "'pattern' beside 'format'"),
         ({"type": "object", "required": ["q"]}, "'required' names \\['q'\\]"),
+        ({"type": "string", "pattern": 'a"'}, "names a character that JSON escapes"),
+        ({"type": "string", "pattern": "[a\\u0022]"}, "names a character that JSON escapes"),
+        ({"type": "object", "patternProperties": {"a\t": {}}}, "names a character that JSON escapes"),
         ({"$defs": {"x": {"not": {}}}, "$ref": "#/$defs/x"}, "at #/\\$defs/x: 'not'"),
     ],
 )

@@ -13,6 +13,7 @@ import torch
 
 from ..decode import Generation, Speculator
 from ..target.huggingface import HuggingFaceTarget
+from ..verify.grammar import Grammar
 from .agreement import Divergence, explain_difference, first_difference
 from .sampling import Sampling
 
@@ -31,6 +32,8 @@ class Order:
         max_new_tokens: most tokens.
         stop_strings: what ends the text.
         seed: of the coins; needed when sampling, else both would draw differently.
+        grammar: what the text must look like, or None.
+        logprobs: alternatives per token whose log-probabilities are kept, or None.
     """
 
     prompt: Sequence[int]
@@ -38,6 +41,8 @@ class Order:
     max_new_tokens: int
     stop_strings: tuple[str, ...] = ()
     seed: int | None = None
+    grammar: Grammar | None = None
+    logprobs: int | None = None
 
     def run(self, speculator: Speculator, streamer: Any = None, max_new_tokens: int | None = None) -> Generation:
         """Generates once."""
@@ -51,6 +56,8 @@ class Order:
             max_new_tokens=max_new_tokens or self.max_new_tokens,
             stop_strings=list(self.stop_strings) or None,
             return_dict_in_generate=True,
+            grammar=self.grammar,
+            logprobs=self.logprobs,
             **self.sampling.as_transformers(),
         )
         assert not isinstance(output, torch.Tensor) and isinstance(output.branchwise, Generation)
@@ -147,7 +154,8 @@ def compare(
     drafts, plain = runs["drafts"][0], runs["plain"][0]
     position = first_difference(plain.tokens, drafts.tokens)
     divergence = None
-    if position is not None and order.sampling.is_greedy:
+    # under a grammar the two best logits may both be illegal: their gap would say nothing
+    if position is not None and order.sampling.is_greedy and order.grammar is None:
         nodes = max(len(record.draft.tree) for record in drafts.records)
         divergence = explain_difference(target, order.prompt, plain.tokens, drafts.tokens, nodes)
     return Comparison(drafts, plain, _rate(runs["drafts"]), _rate(runs["plain"]), position, divergence)

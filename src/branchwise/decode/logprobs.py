@@ -42,7 +42,8 @@ def with_logprobs(orders: Sequence[Order], count: int, vocab_size: int) -> list[
     """
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= vocab_size:
         raise ValueError(
-            f"logprobs must be a whole number from 0 (the chosen token only) to {vocab_size} (the vocabulary), got {count!r}"
+            f"logprobs must be a whole number from 0 (the chosen token only) to {vocab_size} (the vocabulary), got "
+            f"{count!r}"
         )
     return [replace(order, request=replace(order.request, logprobs=count)) for order in orders]
 

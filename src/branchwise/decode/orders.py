@@ -201,10 +201,7 @@ def _prepare(
     model.generate(inputs, generation_config=generation_config, custom_generate=take, **arguments)
     prepared = taken[0]
     _refuse_config(prepared.generation_config, kwargs)
-    own = {"attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep"}
-    foreign = sorted(set(prepared.model_kwargs) - own - {"cache_position"})
-    if foreign:
-        raise ValueError(f"branchwise does not hand {foreign} to the model; leave them out or use model.generate")
+    _refuse_model_arguments(prepared.model_kwargs)
     return prepared
 
 
@@ -275,10 +272,10 @@ def _rows(
         ids = ids[None]
     if ids.ndim != 2:
         raise ValueError(f"input_ids must be [batch, length], got shape {list(ids.shape)}")
-    if ids.is_floating_point() or ids.dtype == torch.bool:
-        raise ValueError(f"input_ids must be whole numbers, got {ids.dtype}")
     if ids.numel() == 0:
         raise ValueError("the prompt is empty: give at least one token (for instance the tokenizer's bos token)")
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise ValueError(f"input_ids must be whole numbers, got {ids.dtype}")
     if attention_mask is None:
         attention_mask = _guessed_mask(model, ids, generation_config, kwargs)
     mask = torch.as_tensor(attention_mask, device=ids.device)
@@ -339,7 +336,7 @@ def _refuse_model_arguments(model_kwargs: dict[str, Any]) -> None:
     own = {"attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep", "cache_position"}
     foreign = sorted(set(model_kwargs) - own)
     if foreign:
-        raise ValueError(f"branchwise does not hand {foreign} to the model; leave them out or use transformers' generate")
+        raise ValueError(f"branchwise does not hand {foreign} to the model; leave them out or use model.generate")
 
 
 def _for_row(processors: Sequence[Any], row: int) -> tuple[Any, ...]:

@@ -98,9 +98,9 @@ class Speculator:
             generation_config: as in transformers; the model's own is the default.
             streamer: a transformers streamer, for a single sequence.
             seed: seed of the coins; fresh entropy without one.
-            grammar: what the text must look like; needs a tokenizer. It masks the model's logits before every processor.
-            logprobs: keep the log-probability of every new token and of so many alternatives (0: of the token alone), see
-                `TokenLogprobs`; they come back in the `Generation`, so ``return_dict_in_generate`` must be set.
+            grammar: what the text must look like; needs a tokenizer. It masks the logits before every processor.
+            logprobs: keep the log-probability of every new token and of so many alternatives (0: of the token alone),
+                see `TokenLogprobs`; they come back in the `Generation`, so ``return_dict_in_generate`` must be set.
             kwargs: everything else that transformers' ``generate`` takes.
 
         Returns:
@@ -130,7 +130,7 @@ class Speculator:
         everything. Arguments are as for `generate` and are checked before the first piece is asked for.
         """
         if kwargs.pop("logprobs", None) is not None:
-            raise ValueError("logprobs come with a finished Generation, not with a stream: use complete() or generate()")
+            raise ValueError("logprobs come with a finished Generation, not with a stream: use complete()")
         orders = self._orders(input_ids, attention_mask, generation_config, seed, kwargs)
         _one_only(orders, "stream")
         orders = self._extended(orders, grammar)

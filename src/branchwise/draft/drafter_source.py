@@ -79,7 +79,7 @@ def _children_by_path(draft: DraftTree) -> dict[Path, dict[int, float]]:
     for node in range(1, len(tree)):
         parent = tree.parents[node]
         if draft.scores:
-            above = 1.0
+            above = draft.scores[parent - 1] if parent else 1.0
             share = draft.scores[node - 1] / above if above > 0.0 else 0.0
         else:
             share = 1.0 / len(tree.children(parent))

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 def generation_record(generation: Generation) -> dict[str, Any]:
     """What ``branchwise generate --json`` says about a generation.
 
-    ``seconds`` is decoding without prefill, and ``tokens_per_second`` is ``new_tokens / seconds``.
+    ``seconds`` is decoding without prefill, and ``tokens_per_second`` is ``new_tokens / seconds``. ``logprobs`` is
+    there if it was asked for: one entry per token, ``top`` as pairs of token id and log-probability.
     """
-    return {
+    record: dict[str, Any] = {
         "text": generation.text,
         "token_ids": list(generation.tokens),
         "prompt_tokens": generation.prompt_tokens,
@@ -26,6 +27,12 @@ def generation_record(generation: Generation) -> dict[str, Any]:
         "finish_reason": generation.finish_reason,
         "stop_cause": generation.stop_cause,
     }
+    if generation.logprobs is not None:
+        record["logprobs"] = [
+            {"token_id": entry.token, "logprob": entry.logprob, "top": [list(pair) for pair in entry.top]}
+            for entry in generation.logprobs
+        ]
+    return record
 
 
 def generation_line(generation: Generation) -> str:

@@ -25,7 +25,14 @@ from ..tree import TokenTree
 from .probe import probe
 from .protocol import TargetOutput
 from .rotary import find_length_dependent_rotary
-from .support import TESTED_MODEL_TYPES, UnsupportedModel, check_supported, context_limit, layer_windows
+from .support import (
+    TESTED_MODEL_TYPES,
+    UnsupportedModel,
+    check_eval_mode,
+    check_supported,
+    context_limit,
+    layer_windows,
+)
 
 
 class HuggingFaceTarget:
@@ -64,6 +71,7 @@ class HuggingFaceTarget:
         self._in_flight: dict[int, TokenTree] = {}
         self._rows: dict[int, list[int]] = {}  # row in flight of every node, per lane
         self._tokens: dict[int, list[int]] = {}  # committed tokens per lane, kept only if the cache may start over
+        self._may_pass: set[int] = set()  # lanes that may grow past the rotary boundary
         self._long: set[int] = set()  # lanes whose cache was computed past the rotary boundary
         if getattr(model.config, "model_type", None) not in TESTED_MODEL_TYPES:
             probe(self)
@@ -86,16 +94,19 @@ class HuggingFaceTarget:
 
     def open(self, expected_rows: int = 0, longest: int | None = None) -> int:
         """See `Target.open`."""
-        past_boundary = self._rotary is not None and (longest is None or longest > self._rotary.boundary)
-        if past_boundary and self.cache.lanes:
+        check_eval_mode(self.model)
+        may_pass = self._rotary is not None and (longest is None or longest > self._rotary.boundary)
+        if (may_pass and self.cache.lanes) or self._may_pass:
             assert self._rotary is not None
             raise UnsupportedModel(
                 self.model.config.model_type,
-                f"its rotary frequencies change for all rows of a batch once one passes {self._rotary.boundary} tokens "
-                f"(this request may reach {longest})",
+                f"its rotary frequencies change for all rows of a batch once one passes {self._rotary.boundary} tokens, "
+                "and one of these requests may",
                 "run such prompts one at a time, or lower max_new_tokens",
             )
         lane = self.cache.open(expected_rows)
+        if may_pass:
+            self._may_pass.add(lane)
         if self._rotary is not None and self._rotary.starts_over:
             self._tokens[lane] = []
         return lane
@@ -105,6 +116,7 @@ class HuggingFaceTarget:
         self.cache.free(lane)
         self._tokens.pop(lane, None)
         self._long.discard(lane)
+        self._may_pass.discard(lane)
 
     def length(self, lane: int) -> int:
         """See `Target.length`."""

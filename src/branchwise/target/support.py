@@ -63,9 +63,15 @@ def check_supported(model: PreTrainedModel) -> None:
         raise UnsupportedModel(name, "its forward takes no position_ids, so tree nodes cannot be given their positions")
     if not getattr(text_config, "is_causal", True) or getattr(text_config, "use_bidirectional_attention", False):
         raise UnsupportedModel(name, "its attention is bidirectional")
-    if model.training:
-        raise UnsupportedModel(name, "in training mode dropout makes its output random", "call model.eval()")
+    check_eval_mode(model)
     layer_windows(model)
+
+
+def check_eval_mode(model: PreTrainedModel) -> None:
+    """Raises `UnsupportedModel` when dropout may be on; asked again for every lane, since users switch modes."""
+    if model.training:
+        name = getattr(model.config, "model_type", None) or type(model).__name__
+        raise UnsupportedModel(name, "in training mode dropout makes its output random", "call model.eval()")
 
 
 def uses_alibi(text_config: object) -> bool:

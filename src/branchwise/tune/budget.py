@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ..decode.statistics import StepSeconds
 
 
+_NO_BUDGET = "a budget is a whole number of nodes or 'auto', got {!r}"
+
+
 class BudgetPolicy(Protocol):
     """Chooses the budget of every lane's next tree."""
 
@@ -39,7 +42,7 @@ class FixedBudget:
 
     def __init__(self, nodes: int) -> None:
         if isinstance(nodes, bool) or not isinstance(nodes, int):
-            raise ValueError(f"a budget is a whole number of nodes or 'auto', got {nodes!r}")
+            raise ValueError(_NO_BUDGET.format(nodes))
         if nodes < 1:
             raise ValueError(
                 f"a budget counts nodes, root included: it must be >= 1 (1 is plain decoding), got {nodes}"
@@ -56,14 +59,15 @@ class FixedBudget:
 
 def make_budget(spec: int | str | BudgetPolicy) -> BudgetPolicy:
     """The policy for what a user wrote: a number of nodes, ``"auto"``, or a policy itself."""
-    if isinstance(spec, str):
-        if spec == "auto":
-            from .adaptive import AdaptiveBudget
+    if spec == "auto":
+        from .adaptive import AdaptiveBudget
 
-            return AdaptiveBudget()
-        if not spec.lstrip("-").isdigit():
-            raise ValueError(f"a budget is a whole number of nodes or 'auto', got {spec!r}")
-        return FixedBudget(int(spec))
-    if isinstance(spec, int):
-        return FixedBudget(spec)
-    return spec
+        return AdaptiveBudget()
+    if isinstance(spec, str):
+        try:
+            spec = int(spec)
+        except ValueError:
+            raise ValueError(_NO_BUDGET.format(spec)) from None
+    if hasattr(spec, "choose"):
+        return spec
+    return FixedBudget(spec)

@@ -19,8 +19,8 @@ from .traversal import Traversal
 from .typical import Typical
 
 __all__ = [
-    "BestPath", "Block", "Coins", "CompiledGrammar", "DraftTree", "Grammar", "GrammarState", "Greedy", "Law", "LawMaker", "Match", "MultiRound", "ONE_HOT", "OneHot",
-    "Proposal", "RULES", "Rejection", "Rule", "RuleEntry", "Sampled", "Sampler", "SeededCoins", "Traversal", "TreeLaw",
-    "Typical", "Verdict", "choose", "draw_with_replacement", "draw_without_replacement", "masked", "resolve_rule",
-    "sample_children",
+    "BestPath", "Block", "Coins", "CompiledGrammar", "DraftTree", "Grammar", "GrammarState", "Greedy", "Law",
+    "LawMaker", "Match", "MultiRound", "ONE_HOT", "OneHot", "Proposal", "RULES", "Rejection", "Rule", "RuleEntry",
+    "Sampled", "Sampler", "SeededCoins", "Traversal", "TreeLaw", "Typical", "Verdict", "choose",
+    "draw_with_replacement", "draw_without_replacement", "masked", "resolve_rule", "sample_children",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from torch import Tensor
 from .coins import SeededCoins
 from .proposal import Sampled
 from .rule import Coins
-from .vectors import lift
+from .vectors import Floats, lift
 
 
 def masked(vector: Tensor, tokens: Iterable[int]) -> Tensor | None:
@@ -76,23 +76,31 @@ def _skip_taken(vector: Tensor, k: int, coins: SeededCoins) -> tuple[int, ...]:
     """
     cumulative = torch.cumsum(vector, 0, dtype=torch.float64)  # [V]
     total = left = float(cumulative[-1])
-    support = int(torch.count_nonzero(vector))
     tokens: list[int] = []
     taken: list[int] = []  # ascending ids
     weight: dict[int, float] = {}
-    while len(tokens) < min(k, support):
-        target = coins.uniform() * left
-        for token in taken:
-            if target >= float(cumulative[token]) - weight[token]:
-                target += weight[token]
-        token = int(torch.searchsorted(cumulative, target, right=True))
-        if not target < total or token in weight or not float(vector[token]) > 0:
-            # rounding at a border: let the slow way decide with the next coin
-            rest = vector.to(torch.float64, copy=True)
+    while len(tokens) < k:
+        token = -1
+        if left > _DIGITS_LEFT * total:
+            target = coins.uniform() * left
+            for earlier in taken:
+                if target >= float(cumulative[earlier]) - weight[earlier]:
+                    target += weight[earlier]
+            if target < total:
+                token = int(torch.searchsorted(cumulative, target, right=True))
+        if token < 0 or token in weight or not float(vector[token]) > 0:
+            # little is left, or rounding met a border: start afresh without the taken tokens
+            rest = vector.to(torch.float64, copy=True)  # [V]
             rest[taken] = 0.0
+            if Floats(rest).is_zero:
+                break
             token = coins.choice(rest)
         tokens.append(token)
         insort(taken, token)
         weight[token] = float(vector[token])
         left -= weight[token]
     return tuple(tokens)
+
+
+#: share of the mass below which ``left``, a difference, has lost digits that the law of a rare token needs
+_DIGITS_LEFT = 1e-3

@@ -7,7 +7,6 @@ Knows a tokenizer's vocabulary; knows no model, no tree and no lane (a lane's pl
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable
 from types import ModuleType
@@ -17,8 +16,11 @@ from weakref import WeakKeyDictionary
 from .grammar_state import CompiledGrammar
 from .json_schema import refuse_unenforceable
 
-#: tokenizer -> what xgrammar made of its vocabulary, by (tokens, vocabulary size, stop tokens): a third of a second
-#: each at 49,152 tokens, the same for every grammar
+#: JSON allows none of these inside a string, xgrammar most of them. The line feed, which it does not, stays for layouts
+_CONTROL_BYTES = bytes(byte for byte in range(32) if byte != 10)
+
+#: tokenizer -> what xgrammar made of its vocabulary, by what shapes it: a third of a second each at 49,152 tokens, the
+#: same for every grammar
 _vocabularies: WeakKeyDictionary[Any, dict[tuple[Any, ...], Any]] = WeakKeyDictionary()
 
 
@@ -33,9 +35,10 @@ class Grammar:
         ValueError: the description cannot be read, or would not be enforced in full; says where.
     """
 
-    def __init__(self, kind: str, source: str, parsed: Any) -> None:
+    def __init__(self, kind: str, source: str, parsed: Any, absent: bytes = b"") -> None:
         self.kind = kind
         self.source = source
+        self._absent = absent  # bytes that no text may hold, whatever ``parsed`` says
         self._parsed = parsed  # xgrammar's own Grammar
         self._compiled: dict[tuple[Any, ...], CompiledGrammar] = {}
 
@@ -53,14 +56,15 @@ class Grammar:
     ) -> Grammar:
         """JSON that is valid for ``schema``; object keys come in the order of ``properties``.
 
-        A schema with a keyword that could not be enforced is refused. ``oneOf`` is taken as ``anyOf`` where its branches
-        overlap, and a ``pattern`` must match the whole string.
+        A schema with a keyword that could not be enforced is refused. ``oneOf`` is taken as ``anyOf`` where its
+        branches overlap, and a ``pattern`` must match the whole string.
 
         Args:
             schema: JSON text, what ``json.loads`` makes of it, or a pydantic model class.
             any_whitespace: let the model choose white space. Off by default: a fixed layout leaves it less to decide,
-                so that more tokens are known beforehand and cost no forward of their own, and no model can pad for ever.
-            indent, separators: the fixed layout, as for ``json.dumps``.
+                so that more tokens are known beforehand and cost no forward of their own, and no model pads for ever.
+            indent: of the fixed layout, as for ``json.dumps``.
+            separators: of the fixed layout, as for ``json.dumps``.
         """
         if hasattr(schema, "model_json_schema"):
             schema = schema.model_json_schema()
@@ -73,7 +77,7 @@ class Grammar:
         text = json.dumps(schema, ensure_ascii=False)
         layout = {"any_whitespace": any_whitespace, "indent": indent, "separators": separators}
         parsed = _read("JSON schema", _xgrammar().Grammar.from_json_schema, text, **layout)
-        return cls("JSON schema", text, parsed)
+        return cls("JSON schema", text, parsed, _CONTROL_BYTES)
 
     @classmethod
     def from_regex(cls, pattern: str) -> Grammar:
@@ -82,7 +86,7 @@ class Grammar:
 
     @classmethod
     def from_ebnf(cls, text: str) -> Grammar:
-        """Texts of a context-free grammar in GBNF notation, as llama.cpp and xgrammar write it; it starts at ``root``."""
+        """Texts of a context-free grammar in GBNF, the notation of llama.cpp and xgrammar; it starts at ``root``."""
         return cls("EBNF", text, _read("EBNF grammar", _xgrammar().Grammar.from_ebnf, text))
 
     def compile(self, tokenizer: Any, vocab_size: int, stop_tokens: Iterable[int] = ()) -> CompiledGrammar:
@@ -105,10 +109,15 @@ class Grammar:
         stops = tuple(token for token in stops if 0 <= token < vocab_size)
         if not stops:
             raise ValueError("a grammar ends its text with a stop token and there is none: give eos_token_id")
-        key = (id(tokenizer), len(tokenizer), vocab_size, stops)
+        key = (
+            id(tokenizer),
+            len(tokenizer),
+            vocab_size,
+            stops,
+        )  # the value keeps the tokenizer, so the id stays its own
         if key not in self._compiled:
             xgrammar = _xgrammar()
-            vocabulary = _vocabulary(xgrammar, tokenizer, vocab_size, stops)
+            vocabulary = _vocabulary(xgrammar, tokenizer, vocab_size, stops, self._absent)
             # one thread: compiling takes milliseconds, and a pool of threads would outlive it
             compiler = xgrammar.GrammarCompiler(vocabulary, max_threads=1, cache_enabled=False)
             handle = _read(self.kind, compiler.compile_grammar, self._parsed)
@@ -130,16 +139,22 @@ def _xgrammar() -> ModuleType:
     return xgrammar
 
 
-def _vocabulary(xgrammar: ModuleType, tokenizer: Any, vocab_size: int, stops: tuple[int, ...]) -> Any:
-    """The tokenizer as xgrammar sees it, its special tokens taken out: as text they would be letters of a string."""
+def _vocabulary(xgrammar: ModuleType, tokenizer: Any, vocab_size: int, stops: tuple[int, ...], absent: bytes) -> Any:
+    """The tokenizer as xgrammar sees it, less what it should not see.
+
+    Special tokens are taken out: as text they would be letters of a string. So are tokens with a byte in ``absent``.
+    """
     known = _vocabularies.setdefault(tokenizer, {})
-    key = (len(tokenizer), vocab_size, stops)
+    key = (len(tokenizer), vocab_size, stops, absent)
     if key not in known:
         info = _read("tokenizer", xgrammar.TokenizerInfo.from_huggingface, tokenizer, vocab_size=vocab_size,
                      stop_token_ids=list(stops))  # fmt: skip
         special = set(getattr(tokenizer, "all_special_ids", ()))
         special |= {number for number, token in getattr(tokenizer, "added_tokens_decoder", {}).items() if token.special}
-        pieces = [b"" if token in special else piece for token, piece in enumerate(info.decoded_vocab)]
+        pieces = [
+            b"" if token in special or not set(piece).isdisjoint(absent) else piece
+            for token, piece in enumerate(info.decoded_vocab)
+        ]
         # the pieces are bytes already, so their kind is RAW whatever the tokenizer's is
         known[key] = xgrammar.TokenizerInfo(
             pieces, vocab_size=vocab_size, stop_token_ids=list(stops), add_prefix_space=info.add_prefix_space
@@ -160,11 +175,3 @@ def _read(what: str, read: Any, *arguments: Any, **options: Any) -> Any:
 def _shortened(text: str, length: int = 300) -> str:
     line = " ".join(text.split())
     return line if len(line) <= length else line[: length - 3] + "..."
-
-
-def read_source(text_or_file: str) -> str:
-    """The text itself, or the content of the file it names (for command lines)."""
-    if "\n" not in text_or_file and len(text_or_file) < 1024 and os.path.isfile(text_or_file):
-        with open(text_or_file, encoding="utf-8") as file:
-            return file.read()
-    return text_or_file

@@ -47,8 +47,8 @@ class CompiledGrammar:
 class GrammarState:
     """Where one lane stands. Everything about paths is worked out once per step, and forgotten by `advance`.
 
-    A path is *dead* when one of its tokens was illegal, and *over* when it holds a stop token. Nothing can be said about
-    what follows either: `mask` gives None there, and `allows` gives False.
+    A path is *dead* when one of its tokens was illegal, and *over* when it holds a stop token. Nothing can be said
+    about what follows either: `mask` gives None there, and `allows` gives False.
 
     Args:
         grammar: what to follow.
@@ -136,7 +136,7 @@ class GrammarState:
         return np.unpackbits(packed, count=self.grammar.vocab_size, bitorder="little").view(np.bool_)
 
     def _go(self, path: Path) -> bool:
-        """Moves the matcher to ``path`` by its common prefix with where it stands; False (and no move) if it is dead."""
+        """Moves the matcher to ``path``, back to what it shares with where it stands and on; False if it is dead."""
         shared = 0
         for here, there in zip(self._place, path, strict=False):
             if here != there:

@@ -7,6 +7,7 @@ refused here, by keyword and place; this was found out by trying each keyword ag
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,7 +61,9 @@ def refuse_unenforceable(schema: Any) -> None:
         schema: as ``json.loads`` gives it.
     """
     for place, node in _nodes(schema, "#"):
-        for check in (_ignored, _beside, _types, _pairs):
+        if place.endswith("/propertyNames"):
+            node = {"type": "string", **node}  # names are strings
+        for check in (_ignored, _beside, _types, _pairs, _patterns):
             fault = check(node)
             if fault is not None:
                 raise ValueError(f"the JSON schema cannot be enforced at {place}: {fault}")
@@ -160,4 +163,19 @@ def _pairs(node: dict[str, Any]) -> str | None:
     unknown = sorted(set(node.get("required", ())) - set(node.get("properties", ())))
     if unknown:
         return f"'required' names {unknown}, which 'properties' does not describe; add them there"
+    return None
+
+
+#: a character that JSON writes with a backslash, itself or as an escape
+_ESCAPED_IN_JSON = re.compile(r"""[\x00-\x1f"]|\\\\|\\x(22|5c|[01].)|\\u00(22|5c|[01].)""", re.IGNORECASE)
+
+
+def _patterns(node: dict[str, Any]) -> str | None:
+    """Patterns are matched against the JSON text, where some characters look different."""
+    patterns = [node["pattern"]] if isinstance(node.get("pattern"), str) else []
+    for pattern in (*patterns, *node.get("patternProperties", ())):
+        if _ESCAPED_IN_JSON.search(pattern):
+            return (
+                f"pattern {pattern!r} names a character that JSON escapes (a quote, a backslash, a control character)"
+            )
     return None
