@@ -3,11 +3,12 @@
     plain   drafter "none": one token per forward, the grammar masks the logits
     drafts  drafter "auto": the same grammar also prunes and extends the drafted trees
 
-Both run in this library, prompt by prompt in turns, every run with drafts by a fresh drafter. Prefill and compiling the
-schema (the same for both) are not counted. Every output is parsed and checked against its schema by a validator of its
-own, written out below. In float32 the tokens must be equal; in bfloat16 a forward over many nodes rounds differently,
-so there near-ties may part the two and only validity is asked for. The last line is one JSON object; exit code 1 when an
-output is not valid, tokens differ in float32, or drafts are not faster.
+Both run in this library, prompt by prompt in turns. One drafter and one budget serve all prompts, as in a program that
+keeps its Speculator; with --fresh every prompt starts with new ones. Prefill and compiling the schema (the same for
+both) are not counted. Every output is parsed and checked against its schema by a validator of its own, written out
+below. In float32 the tokens must be equal; in bfloat16 a forward over many nodes rounds differently, so there near-ties
+may part the two and only validity is asked for. The last line is one JSON object; exit code 1 when an output is not
+valid, tokens differ in float32, or drafts are not faster.
 
     python bench/grammar.py                        # default model, float32
     python bench/grammar.py --dtype bfloat16 --limit 5
@@ -70,47 +71,113 @@ DATE = {"type": "string", "pattern": "^(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[
 #: what is asked for, and the shape of the answer
 CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("Describe a made-up person.", record(name=text(), age=number(0, 120), city=text(), married=BOOLEAN)),
-    ("Give the weather forecast for tomorrow in Oslo.",
-     record(city=text(), sky=one_of("sunny", "cloudy", "rainy", "snowy"), low=number(-40, 40), high=number(-40, 45))),
-    ("Write down a simple recipe for pancakes.",
-     record(title=text(), ingredients=array(record(name=text(16), grams=number(1, 999)), 2, 4), minutes=number(1, 90))),
-    ("List three books by Jane Austen with the year of publication.",
-     record(author=text(), books=array(record(title=text(32), year=number(1700, 1900)), 3, 3))),
-    ("Classify the mood of this review: 'The film was slow, but I liked the ending.'",
-     record(mood=one_of("positive", "mixed", "negative"), confidence=number(0, 100), reason=text(60))),
-    ("Turn this into a calendar entry: meet Bob for lunch on 14 March 2024 at noon.",
-     record(title=text(), date=DATE, hour=number(0, 23), guests=array(text(12), 1, 2))),
-    ("Describe a red sports car for a shop.",
-     record(make=text(16), model=text(16), colour=one_of("red", "green", "blue"), doors=one_of(2, 4), price=number(1, 99999))),
-    ("Extract the people and places: 'Anna flew from Paris to Rome to see Marco.'",
-     record(people=array(text(12), 1, 3), places=array(text(12), 1, 3))),
-    ("Make a configuration for a small web server.",
-     record(host=text(16), port=number(1, 65535), tls=BOOLEAN, workers=number(1, 16), log_level=one_of("debug", "info", "error"))),
-    ("Write a bug report about a crash on start.",
-     record(title=text(40), severity=one_of("low", "medium", "high"), steps=array(text(40), 1, 3), reproducible=BOOLEAN)),
-    ("Give the capital and population (in millions) of France, Spain and Italy.",
-     array(record(country=text(12), capital=text(12), millions=number(1, 99)), 3, 3)),
-    ("Plan a three-day trip to Kyoto.",
-     record(city=text(12), days=array(record(day=number(1, 3), morning=text(32), evening=text(32)), 3, 3))),
-    ("Write a multiple-choice question about the solar system.",
-     record(question=text(60), choices=array(text(16), 4, 4), answer=number(0, 3))),
+    (
+        "Give the weather forecast for tomorrow in Oslo.",
+        record(city=text(), sky=one_of("sunny", "cloudy", "rainy"), low=number(-40, 40), high=number(-40, 45)),
+    ),
+    (
+        "Write down a simple recipe for pancakes.",
+        record(
+            title=text(), ingredients=array(record(name=text(16), grams=number(1, 999)), 2, 4), minutes=number(1, 90)
+        ),
+    ),
+    (
+        "List three books by Jane Austen with the year of publication.",
+        record(author=text(), books=array(record(title=text(32), year=number(1700, 1900)), 3, 3)),
+    ),
+    (
+        "Classify the mood of this review: 'The film was slow, but I liked the ending.'",
+        record(mood=one_of("positive", "mixed", "negative"), confidence=number(0, 100), reason=text(60)),
+    ),
+    (
+        "Turn this into a calendar entry: meet Bob for lunch on 14 March 2024 at noon.",
+        record(title=text(), date=DATE, hour=number(0, 23), guests=array(text(12), 1, 2)),
+    ),
+    (
+        "Describe a red sports car for a shop.",
+        record(
+            make=text(16), model=text(16), colour=one_of("red", "green"), doors=one_of(2, 4), price=number(1, 99999)
+        ),
+    ),
+    (
+        "Extract the people and places: 'Anna flew from Paris to Rome to see Marco.'",
+        record(people=array(text(12), 1, 3), places=array(text(12), 1, 3)),
+    ),
+    (
+        "Make a configuration for a small web server.",
+        record(
+            host=text(16),
+            port=number(1, 65535),
+            tls=BOOLEAN,
+            workers=number(1, 16),
+            log_level=one_of("debug", "info", "error"),
+        ),
+    ),
+    (
+        "Write a bug report about a crash on start.",
+        record(
+            title=text(40),
+            severity=one_of("low", "medium", "high"),
+            steps=array(text(40), 1, 3),
+            reproducible=BOOLEAN,
+        ),
+    ),
+    (
+        "Give the capital and population (in millions) of France, Spain and Italy.",
+        array(record(country=text(12), capital=text(12), millions=number(1, 99)), 3, 3),
+    ),
+    (
+        "Plan a three-day trip to Kyoto.",
+        record(city=text(12), days=array(record(day=number(1, 3), morning=text(16), evening=text(16)), 3, 3)),
+    ),
+    (
+        "Write a multiple-choice question about the solar system.",
+        record(question=text(60), choices=array(text(16), 4, 4), answer=number(0, 3)),
+    ),
     ("Describe the chess opening move e4.", record(move=one_of("e4", "d4", "c4"), name=text(32), popular=BOOLEAN)),
-    ("Make an invoice for two items.",
-     record(number=number(1, 9999), items=array(record(item=text(16), count=number(1, 9), cents=number(1, 99999)), 2, 2),
-            paid=BOOLEAN)),
-    ("Describe a dog for an animal shelter.",
-     record(name=text(12), breed=text(20), age_years=number(0, 20), vaccinated=BOOLEAN, good_with=array(
-         one_of("children", "cats", "dogs"), 1, 3))),
-    ("Write a function signature for adding two numbers.",
-     record(name=text(16), parameters=array(record(name=text(8), type=one_of("int", "float", "str")), 2, 2),
-            returns=one_of("int", "float", "str"))),
-    ("Name three planets with their number of moons.",
-     array(record(planet=text(10), moons=number(0, 150), has_rings=BOOLEAN), 3, 3)),
-    ("Make a profile for a music app.",
-     record(user=text(12), favourite=record(genre=one_of("rock", "jazz", "classical"), artist=text(20)), volume=number(0, 11))),
-    ("Grade this answer: 'Water boils at 100 degrees Celsius at sea level.'",
-     record(correct=BOOLEAN, points=number(0, 10), comment=text(60))),
-)  # fmt: skip
+    (
+        "Make an invoice for two items.",
+        record(
+            number=number(1, 9999),
+            items=array(record(item=text(16), count=number(1, 9), cents=number(1, 99999)), 2, 2),
+            paid=BOOLEAN,
+        ),
+    ),
+    (
+        "Describe a dog for an animal shelter.",
+        record(
+            name=text(12),
+            breed=text(20),
+            age_years=number(0, 20),
+            vaccinated=BOOLEAN,
+            good_with=array(one_of("children", "cats", "dogs"), 1, 3),
+        ),
+    ),
+    (
+        "Write a function signature for adding two numbers.",
+        record(
+            name=text(16),
+            parameters=array(record(name=text(8), type=one_of("int", "float", "str")), 2, 2),
+            returns=one_of("int", "float", "str"),
+        ),
+    ),
+    (
+        "Name three planets with their number of moons.",
+        array(record(planet=text(10), moons=number(0, 150), has_rings=BOOLEAN), 3, 3),
+    ),
+    (
+        "Make a profile for a music app.",
+        record(
+            user=text(12),
+            favourite=record(genre=one_of("rock", "jazz", "classical"), artist=text(20)),
+            volume=number(0, 11),
+        ),
+    ),
+    (
+        "Grade this answer: 'Water boils at 100 degrees Celsius at sea level.'",
+        record(correct=BOOLEAN, points=number(0, 10), comment=text(60)),
+    ),
+)
 
 
 def fault(value: Any, schema: dict[str, Any], place: str = "$") -> str | None:
@@ -179,8 +246,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--budget", default="auto")
     parser.add_argument("--drafter", default="auto")
-    parser.add_argument("--max-new-tokens", type=int, default=160)
+    parser.add_argument("--max-new-tokens", type=int, default=256)
     parser.add_argument("--limit", type=int, default=len(CASES))
+    parser.add_argument("--fresh", action="store_true", help="new drafter and budget for every prompt")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model, tokenizer = load(options.model, dtype=getattr(torch, options.dtype))
@@ -192,10 +260,11 @@ def main() -> int:
     sources: dict[str, list[int]] = {}
     compile_seconds: list[float] = []
 
-    def run(kind: str, prompt: list[int], grammar: Grammar, new_tokens: int) -> Generation:
+    def speculator(kind: str) -> Speculator:
         drafter, budget = ("none", 1) if kind == "plain" else (options.drafter, options.budget)
-        speculator = Speculator(target, tokenizer, drafter=drafter, budget=budget)
-        return speculator.complete(prompt, grammar=grammar, max_new_tokens=new_tokens, do_sample=False)
+        return Speculator(target, tokenizer, drafter=drafter, budget=budget)
+
+    kept = {kind: speculator(kind) for kind in tallies}
 
     for index, (question, schema) in enumerate(CASES[: options.limit]):
         began = time.perf_counter()
@@ -205,20 +274,24 @@ def main() -> int:
         prompt = encode_prompt(tokenizer, f"{question} Answer in JSON.")
         kinds = ("plain", "drafts") if index % 2 else ("drafts", "plain")
         if not index:
-            for kind in kinds:
-                run(kind, prompt, grammar, 8)
-        runs = {kind: run(kind, prompt, grammar, options.max_new_tokens) for kind in kinds}
+            for kind in kinds:  # warm up
+                speculator(kind).complete(prompt, grammar=grammar, max_new_tokens=8, do_sample=False)
+        runs = {}
+        for kind in kinds:
+            runner = speculator(kind) if options.fresh else kept[kind]
+            settings = {"max_new_tokens": options.max_new_tokens, "do_sample": False}
+            runs[kind] = runner.complete(prompt, grammar=grammar, **settings)
         for kind, made in runs.items():
             tallies[kind].add(made)
             why = check(made, schema)
             if why is not None:
                 faults.append(f"prompt {index}, {kind}: {why}")
         for step in runs["drafts"].records:
-            kept = set(step.verdict.path)
+            path = set(step.verdict.path)
             for node, source in enumerate(step.draft.sources, start=1):
                 counts = sources.setdefault(source, [0, 0])
                 counts[0] += 1
-                counts[1] += node in kept
+                counts[1] += node in path
         if first_difference(runs["plain"].tokens, runs["drafts"].tokens) is not None:
             differ.append(index)
         speed_ups.append(runs["plain"].decode_seconds / runs["drafts"].decode_seconds)
@@ -242,12 +315,13 @@ def main() -> int:
         "drafted_and_kept_by_source": sources,
         "compile_ms_median": round(1000 * median(compile_seconds), 1),
         "drafter": options.drafter,
+        "fresh": options.fresh,
         "budget": options.budget,
         "met": met,
         "provenance": provenance(model=model_facts(options.model, resolve(options.model), model)),
     }
     print(
-        f"{len(speed_ups)} prompts: {len(faults)} invalid outputs, {len(differ)} that differ, drafts {ratio:.2f}x plain "
+        f"{len(speed_ups)} prompts: {len(faults)} invalid outputs, {len(differ)} differ, drafts {ratio:.2f}x plain "
         f"({rates['drafts']['tokens_per_second']} against {rates['plain']['tokens_per_second']} tokens/s)"
     )
     print(json.dumps(result))

@@ -153,9 +153,10 @@ def test_a_residual_without_mass_falls_back_to_the_law_and_is_counted(rule: type
 
 
 @pytest.mark.parametrize("rule", [Block, Traversal, BestPath])
-def test_a_denormal_residual_divides_nothing(rule: type) -> None:
-    """Left over is 5e-324 at a reach of 1: ``left + 1 - reach`` would be 0."""
-    laws = [torch.tensor([0.0, 1.0, 5e-324], dtype=torch.float64), torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)]
+@pytest.mark.parametrize("left", [0.0, 5e-324])
+def test_a_residual_of_nothing_divides_nothing(rule: type, left: float) -> None:
+    """What is left below the root is nothing, or 5e-324, at a reach of 1: ``left + 1 - reach`` would be 0."""
+    laws = [torch.tensor([0.0, 1.0, left], dtype=torch.float64), torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)]
     draft = DraftTree(TokenTree([0, 1, 1], [-1, 0, 1]), (Sampled(laws[1], True), Sampled(laws[1], True)))
 
     class FirstSaysNo(FixedCoin):

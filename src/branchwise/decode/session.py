@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -131,6 +132,10 @@ class Session:
         drafts = self._propose(lanes)
         clock.lap("draft")
         outputs = self._forward(lanes, drafts)
+        if _is_spoiled(drafts, outputs):
+            self.target.rollback()
+            drafts = NoneDrafter().propose([None] * len(lanes), [lane.context for lane in lanes], [1] * len(lanes))
+            outputs = self._forward(lanes, drafts)
         clock.lap("forward")
         decisions = [self._decide(*row) for row in zip(lanes, drafts, outputs, strict=True)]
         clock.lap("verify")
@@ -182,13 +187,16 @@ class Session:
             room = lane.watch.left - 1
             limit = self.target.depth_limit(lane.number)
             lane.context.max_depth = room if limit is None else min(room, limit)
+            lane.context.coins = lane.coins.at(lane.position).drafting()
         budgets = self.budget.choose(len(lanes))
         states, contexts = [lane.draft_state for lane in lanes], [lane.context for lane in lanes]
         try:
             drafts = self.drafter.propose(states, contexts, budgets)
         except Exception as error:
-            self._give_up_drafting(lanes, error)
+            self._give_up_drafting(error)
             return self.drafter.propose([None] * len(lanes), contexts, budgets)
+        if len(drafts) != len(lanes):
+            raise ValueError(f"drafter {self.drafter.name!r} proposed {len(drafts)} trees for {len(lanes)} lanes")
         for lane, draft, budget in zip(lanes, drafts, budgets, strict=True):
             self._check_draft(lane, draft, budget)
         return [self._legal(lane, draft) for lane, draft in zip(lanes, drafts, strict=True)]
@@ -198,6 +206,8 @@ class Session:
         return draft if grammar is None else prune(draft, grammar)
 
     def _check_draft(self, lane: Lane, draft: DraftTree, budget: int) -> None:
+        if not isinstance(draft, DraftTree):
+            raise TypeError(f"drafter {self.drafter.name!r} proposed a {type(draft).__name__}, not a DraftTree")
         tree, context = draft.tree, lane.context
         fault = None
         if tree.tokens[0] != context.tokens[-1]:
@@ -242,15 +252,18 @@ class Session:
         try:
             self.drafter.observe([lane.draft_state for lane in lanes], records)
         except Exception as error:
-            self._give_up_drafting(lanes, error)
+            self._give_up_drafting(error)
 
-    def _give_up_drafting(self, lanes: Sequence[Lane], error: Exception) -> None:
+    def _give_up_drafting(self, error: Exception) -> None:
         """The output does not depend on drafts, so a broken drafter costs speed and one warning, not the text."""
         warnings.warn(
             f"drafter {self.drafter.name!r} failed ({type(error).__name__}: {error}); continuing with plain decoding",
             BranchwiseWarning,
             stacklevel=4,
         )
+        for lane in self.active:
+            with suppress(Exception):  # it is broken already
+                self._finish_drafting(lane)
         self.drafter = NoneDrafter()
 
     def _close_stopped(self, lanes: Sequence[Lane]) -> None:
@@ -261,6 +274,9 @@ class Session:
 
     def _leave(self, lane: Lane) -> None:
         self.target.free(lane.number)
+        self._finish_drafting(lane)
+
+    def _finish_drafting(self, lane: Lane) -> None:
         if hasattr(self.drafter, "finish"):
             self.drafter.finish(lane.draft_state)
 
@@ -272,3 +288,13 @@ class Session:
             return text
         starts = [text.find(stop) for stop in lane.request.stop.stop_strings]
         return text[: min((start for start in starts if start >= 0), default=len(text))]
+
+
+def _is_spoiled(drafts: Sequence[DraftTree], outputs: Sequence[TargetOutput]) -> bool:
+    """Whether a root's logits are NaN that may be finite without drafts.
+
+    A drafted token can be one that the model computes NaN for (float16 overflows, rows of the embedding never trained).
+    Attention hides it from the others with a weight of zero, but zero times NaN is NaN. Plain decoding never meets it.
+    """
+    drafted = any(len(draft.tree) > 1 for draft in drafts)
+    return drafted and bool(torch.stack([output.logits[0, 0] for output in outputs]).isnan().any())

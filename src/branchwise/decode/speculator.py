@@ -191,7 +191,8 @@ class Speculator:
 
     def _start(self, orders: Sequence[Order]) -> tuple[Session, list[Lane]]:
         requests = [order.request for order in orders]
-        rules = [resolve_rule(self.rule, request.sampler) for request in requests]
+        deterministic = getattr(self.drafter, "is_deterministic", True)
+        rules = [resolve_rule(self.rule, r.sampler, deterministic, seeded=r.seed is not None) for r in requests]
         for request in requests:
             request.check(self.target.vocab_size, self.target.context_limit)
         tokenizer = orders[0].tokenizer

@@ -72,12 +72,18 @@ class MixedDrafter:
         self, states: Sequence[MixedState], contexts: Sequence[DraftContext], budgets: Sequence[int]
     ) -> list[DraftTree]:
         """Best-first trees; node order is best-first too, so any prefix of the nodes is the best smaller tree."""
-        for index, source in enumerate(self.sources):
-            source.begin([state.sources[index] for state in states], contexts, budgets)
+        self.begin(states, contexts, budgets)
         return [self._draft(*lane) for lane in zip(states, contexts, budgets, strict=True)]
 
+    def begin(
+        self, states: Sequence[MixedState], contexts: Sequence[DraftContext], budgets: Sequence[int]
+    ) -> None:
+        """Opens a step: lets every source read what is new, all lanes at once."""
+        for index, source in enumerate(self.sources):
+            source.begin([state.sources[index] for state in states], contexts, budgets)
+
     def _draft(self, state: MixedState, context: DraftContext, budget: int) -> DraftTree:
-        expand: Expand = partial(self._expand, state)
+        expand: Expand = partial(self.candidates, state)
         if context.grammar is not None:
             expand = within_grammar(context.grammar, expand)
         growth = grow(context.tokens[-1], budget, context.max_depth, context.vocab_size, expand)
@@ -120,7 +126,8 @@ class MixedDrafter:
                 break
         return estimates, credit
 
-    def _expand(self, state: MixedState, path: Path, least: float) -> list[Candidate]:
+    def candidates(self, state: MixedState, path: Path, least: float) -> list[Candidate]:
+        """What may follow ``path``, with estimates; tokens surely below ``least`` may be left out."""
         estimates, credit = self._blend(self._evidence(state, path), least)
         return [(token, estimate, credit[token]) for token, estimate in self._calibration.correct(estimates.items())]
 

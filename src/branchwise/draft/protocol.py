@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..target.protocol import TargetOutput
+from ..verify.coins import SeededCoins
 from ..verify.grammar_state import GrammarState
 from ..verify.proposal import DraftTree
 from ..verify.rule import Verdict
@@ -26,6 +27,8 @@ class DraftContext:
         max_depth: deepest node a tree may have now, or None.
         grammar: says which tokens may follow a path below the root, or None. What it forbids is best not drafted (see
             `draft.grammar`); the loop drops illegal children that were picked without chance before they cost a forward.
+        coins: the lane's coins for drafting at this step, independent of those that verify; None leaves a drafter that
+            samples to its own.
     """
 
     tokens: list[int]
@@ -33,6 +36,7 @@ class DraftContext:
     features: dict[int, Any] = field(default_factory=dict)
     max_depth: int | None = None
     grammar: GrammarState | None = None
+    coins: SeededCoins | None = None
 
 
 @dataclass(frozen=True, eq=False)

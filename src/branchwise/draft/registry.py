@@ -10,6 +10,7 @@ from .ngram import NgramSource
 from .none import NoneDrafter
 from .protocol import Drafter
 from .recycling import RecyclingSource
+from .sampled import SampledDrafter
 
 
 def _ngram() -> Drafter:
@@ -20,8 +21,12 @@ def _recycling(**options: Any) -> Drafter:
     return MixedDrafter([RecyclingSource(**options)], name="recycling")
 
 
-def _mixed() -> Drafter:
+def _mixed() -> MixedDrafter:
     return MixedDrafter([NgramSource(), RecyclingSource()])
+
+
+def _sampled(**options: Any) -> Drafter:
+    return SampledDrafter(_mixed(), **options)
 
 
 #: name -> how to make one; "auto" is the best drafter that needs nothing but the target
@@ -30,6 +35,7 @@ DRAFTERS: dict[str, Callable[..., Drafter]] = {
     "ngram": _ngram,
     "recycling": _recycling,
     "mixed": _mixed,
+    "sampled": _sampled,
     "auto": _mixed,
 }
 
