@@ -5,10 +5,11 @@
 
 Both run in this library, prompt by prompt in turns. One drafter and one budget serve all prompts, as in a program that
 keeps its Speculator; with --fresh every prompt starts with new ones. Prefill and compiling the schema (the same for
-both) are not counted. Every output is parsed and checked against its schema by a validator of its own, written out
-below. In float32 the tokens must be equal; in bfloat16 a forward over many nodes rounds differently, so there near-ties
-may part the two and only validity is asked for. The last line is one JSON object; exit code 1 when an output is not
-valid, tokens differ in float32, or drafts are not faster.
+both) are not counted, except in cpu_speed_up, the ratio of processor seconds, which a busy machine disturbs least.
+Every output is parsed and checked against its schema by a validator of its own, written out below. In float32 the
+tokens must be equal; in bfloat16 a forward over many nodes rounds differently, so there near-ties may part the two and
+only validity is asked for. The last line is one JSON object; exit code 1 when an output is not valid, tokens differ in
+float32, or drafts are not faster.
 
     python bench/grammar.py                        # default model, float32
     python bench/grammar.py --dtype bfloat16 --limit 5
@@ -212,9 +213,11 @@ class Tally:
     tokens: int = 0
     steps: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
-    def add(self, run: Generation) -> None:
+    def add(self, run: Generation, cpu_seconds: float) -> None:
         """Takes one run in."""
+        self.cpu_seconds += cpu_seconds
         self.tokens += len(run.tokens)
         self.steps += run.steps
         self.seconds += run.decode_seconds
@@ -225,6 +228,7 @@ class Tally:
             "tokens": self.tokens,
             "tokens_per_step": round(self.tokens / self.steps, 3),
             "tokens_per_second": round(self.tokens / self.seconds, 2),
+            "cpu_seconds": round(self.cpu_seconds, 1),
         }
 
 
@@ -280,9 +284,10 @@ def main() -> int:
         for kind in kinds:
             runner = speculator(kind) if options.fresh else kept[kind]
             settings = {"max_new_tokens": options.max_new_tokens, "do_sample": False}
+            cpu_began = time.process_time()
             runs[kind] = runner.complete(prompt, grammar=grammar, **settings)
+            tallies[kind].add(runs[kind], time.process_time() - cpu_began)
         for kind, made in runs.items():
-            tallies[kind].add(made)
             why = check(made, schema)
             if why is not None:
                 faults.append(f"prompt {index}, {kind}: {why}")
@@ -308,6 +313,7 @@ def main() -> int:
         "prompts": len(speed_ups),
         **rates,
         "speed_up": round(ratio, 3),
+        "cpu_speed_up": round(rates["plain"]["cpu_seconds"] / rates["drafts"]["cpu_seconds"], 3),
         "speed_up_median": round(median(speed_ups), 3),
         "speed_up_least": round(min(speed_ups), 3),
         "invalid": faults,

@@ -158,7 +158,7 @@ class ScriptedTarget:
 
 
 class RunsOf:
-    """Drafts the right chain so that the steps' runs (accepted tokens and bonus) have the given lengths, round and round.
+    """Drafts the right chain so that the runs of the steps (accepted tokens and bonus) have given lengths, in turn.
 
     Args:
         script: prompt and output.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 #: special tokens stand behind all others
@@ -19,8 +19,7 @@ def byte_tokenizer(merged: Sequence[bytes] = ()) -> PreTrainedTokenizerFast:
     """
     letter_of = byte_letters()
     pieces = [letter_of[byte] for byte in range(256)] + ["".join(letter_of[b] for b in piece) for piece in merged]
-    tokenizer = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}, unk_token=pieces[63]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer = _without_encoder(pieces)
     tokenizer.decoder = decoders.ByteLevel()
     return _fast(tokenizer)
 
@@ -34,7 +33,7 @@ def byte_letters() -> list[str]:
 
 def word_tokenizer(pieces: Sequence[str]) -> PreTrainedTokenizerFast:
     """Llama's scheme: U+2581 marks a space, the first space of a text is dropped, ``<0xE2>`` are single bytes."""
-    tokenizer = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}, unk_token=pieces[0]))
+    tokenizer = _without_encoder(pieces)
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
@@ -43,9 +42,14 @@ def word_tokenizer(pieces: Sequence[str]) -> PreTrainedTokenizerFast:
 
 def metaspace_tokenizer(pieces: Sequence[str]) -> PreTrainedTokenizerFast:
     """T5's and older Llama conversions' scheme: one decoder that replaces U+2581 and drops it in front."""
-    tokenizer = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}, unk_token=pieces[0]))
+    tokenizer = _without_encoder(pieces)
     tokenizer.decoder = decoders.Metaspace()
     return _fast(tokenizer)
+
+
+def _without_encoder(pieces: Sequence[str]) -> Tokenizer:
+    """Piece i is token i. Tests decode only, and choose the tokens themselves."""
+    return Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}, unk_token=pieces[0]))
 
 
 def _fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:

@@ -9,13 +9,13 @@ import weakref
 import psutil
 import pytest
 import torch
-from loop_rig import committed_tokens, greedy_request, start_session
-from zoo import tiny_llama
 
 from branchwise.cache import TreeCache, TreeLayer
 from branchwise.cache.tree_layer import GROWTH
 from branchwise.draft.adversary import AdversaryDrafter
 from branchwise.verify.greedy import Greedy
+from loop_rig import committed_tokens, greedy_request, start_session
+from zoo import tiny_llama
 
 pytestmark = pytest.mark.core
 

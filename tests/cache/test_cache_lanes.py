@@ -57,7 +57,9 @@ class LanesAgainstLists(RuleBasedStateMachine):
         self.committed[lane] = []
 
     @precondition(lambda self: self.committed)
-    @rule(data=st.data(), width=st.sampled_from([1, 2, 5, 13, 40]), end=st.sampled_from(["commit", "commit", "roll back"]))
+    @rule(
+        data=st.data(), width=st.sampled_from([1, 2, 5, 13, 40]), end=st.sampled_from(["commit", "commit", "roll back"])
+    )
     def forward(self, data: st.DataObject, width: int, end: str) -> None:
         span = self._begin(data)
         rows = self._write(span, width, range(len(WINDOWS)))

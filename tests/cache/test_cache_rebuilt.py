@@ -6,21 +6,21 @@ import inspect
 
 import pytest
 import torch
-from loop_rig import WildTrees, committed_tokens, greedy_request, start_session
-from oracles import greedy_by_recompute
 from transformers import DynamicCache
-from zoo import LENGTH_DEPENDENT, SUPPORTED, build
 
 from branchwise.target import HuggingFaceTarget
 from branchwise.tree import TokenTree
 from branchwise.verify.greedy import Greedy
+from loop_rig import WildTrees, committed_tokens, greedy_request, start_session
+from oracles import greedy_by_recompute
+from zoo import LENGTH_DEPENDENT, SUPPORTED, build
 
 pytestmark = pytest.mark.core
 
 PROMPTS = ([7, 3, 11, 3, 7, 3, 11, 19, 23], [5], [2, 30, 2, 30, 2], [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 1, 2, 3])
-#: new tokens per prompt; the first is long enough that a window of 6 or 7 is trimmed, which happens at 64 rows beyond it
+#: new tokens per prompt; the first is enough for a window of 6 or 7 to be trimmed, which happens at 64 rows beyond it
 NEW = (76, 20, 9, 20)
-#: windows of 6 and 7 in all or half of the layers, latent attention, learned positions, sinks, a mask instead of our attention
+#: windows in all or half of the layers, latent attention, learned positions, sinks, a mask instead of our attention
 FAMILIES = [
     family
     for family in SUPPORTED

@@ -6,14 +6,14 @@ import random
 
 import pytest
 import torch
-from loop_rig import WildTrees, finish, greedy_request, run_greedy, start_session
-from oracles import greedy_by_recompute
-from zoo import LENGTH_DEPENDENT, SUPPORTED, VOCAB, build, tiny_llama
 
 from branchwise import Speculator, UnsupportedModel
 from branchwise.target import HuggingFaceTarget
 from branchwise.tree import TokenTree
 from branchwise.verify.greedy import Greedy
+from loop_rig import WildTrees, finish, greedy_request, run_greedy, start_session
+from oracles import greedy_by_recompute
+from zoo import LENGTH_DEPENDENT, SUPPORTED, VOCAB, build, tiny_llama
 
 pytestmark = pytest.mark.core
 
@@ -22,7 +22,9 @@ PROMPTS = ([5], [7, 3, 11], [7, 3, 11, 3, 7, 3, 11, 19, 23], [9, 8, 7, 6, 5, 4, 
 SIZES = (1, 2, 6, 13)
 NEW = 16
 FAMILIES = [
-    family for family in SUPPORTED if family.model_type in ("llama", "mistral", "gemma3_text", "falcon", "gpt2", "deepseek_v3")
+    family
+    for family in SUPPORTED
+    if family.model_type in ("llama", "mistral", "gemma3_text", "falcon", "gpt2", "deepseek_v3")
 ]
 
 
@@ -42,7 +44,9 @@ def left_padded(prompts, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_ragged_trees_in_one_forward_get_the_logits_of_each_row_alone(family):
     model = build(family)
-    trees = [random_tree(prompt[-1], size, seed) for seed, (prompt, size) in enumerate(zip(PROMPTS, SIZES, strict=True))]
+    trees = [
+        random_tree(prompt[-1], size, seed) for seed, (prompt, size) in enumerate(zip(PROMPTS, SIZES, strict=True))
+    ]
     together = HuggingFaceTarget(model)
     lanes = [together.open() for _ in PROMPTS]
     for lane, prompt in zip(lanes, PROMPTS, strict=True):
@@ -224,7 +228,10 @@ def test_right_padding_and_holes_leave_each_prompt_what_it_is_alone():
 def test_a_right_padded_batch_of_one_is_the_prompt_without_its_padding():
     model = tiny_llama()
     output = Speculator(model, budget=9).generate(
-        torch.tensor([[7, 3, 11, 30, 30]]), attention_mask=torch.tensor([[1, 1, 1, 0, 0]]), max_new_tokens=4, do_sample=False
+        torch.tensor([[7, 3, 11, 30, 30]]),
+        attention_mask=torch.tensor([[1, 1, 1, 0, 0]]),
+        max_new_tokens=4,
+        do_sample=False,
     )
     assert output[0, 5:].tolist() == greedy_by_recompute(model, [7, 3, 11], 4)
 

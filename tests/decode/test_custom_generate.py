@@ -7,14 +7,14 @@ from functools import partial
 
 import pytest
 import torch
+from transformers import DynamicCache, GenerationConfig
+from transformers.generation.streamers import BaseStreamer
+
+from branchwise import Speculator, custom_generate
 from loop_rig import WildTrees
 from processors import BanPrefixSum, two_steps_up
 from tiny_folder import CHARACTERS, SPECIAL, character_tokenizer
-from transformers import DynamicCache, GenerationConfig
-from transformers.generation.streamers import BaseStreamer
 from zoo import tiny_llama
-
-from branchwise import Speculator, custom_generate
 
 pytestmark = pytest.mark.core
 
@@ -137,7 +137,10 @@ def test_streamer_and_tokenizer_under_names_that_transformers_lets_through():
 def test_what_cannot_be_honoured_is_refused_here_too(model, options, match):
     with pytest.raises(ValueError, match=match):
         model.generate(
-            torch.tensor([PROMPTS[1]]), custom_generate=custom_generate, do_sample=False, **{"max_new_tokens": 3, **options}
+            torch.tensor([PROMPTS[1]]),
+            custom_generate=custom_generate,
+            do_sample=False,
+            **{"max_new_tokens": 3, **options},
         )
 
 

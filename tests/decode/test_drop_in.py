@@ -1,4 +1,4 @@
-"""`branchwise.generate` in the place of ``model.generate``: the same arguments, defaults, return values, side effects."""
+"""`branchwise.generate` in the place of ``model.generate``: the same arguments, defaults and return values."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import copy
 
 import pytest
 import torch
-from loop_rig import WildTrees
-from processors import BanPrefixSum
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import GenerateDecoderOnlyOutput, MaxLengthCriteria
-from zoo import SUPPORTED, build, tiny_llama
 
 import branchwise
 from branchwise import Generation, SpeculativeOutput, Speculator
+from loop_rig import WildTrees
+from processors import BanPrefixSum
+from zoo import SUPPORTED, build, tiny_llama
 
 pytestmark = pytest.mark.core
 
@@ -185,7 +185,7 @@ def test_the_statistics_of_one_sequence_are_a_generation(model):
     assert isinstance(generation, Generation)
     assert generation.tokens == tuple(output.sequences[0, len(PROMPT) :].tolist())
     assert generation.tokens_per_step == NEW / generation.steps
-    assert 0 < generation.decode_seconds and 0 < generation.prefill_seconds
+    assert generation.decode_seconds > 0 and generation.prefill_seconds > 0
     assert 0 <= generation.overhead_share < 1
     assert all(record.output is None for record in generation.records), "the target's tensors are not kept"
 
@@ -205,7 +205,9 @@ def test_nothing_of_the_users_is_changed(model):
         "stopping_criteria": criteria,
         "pad_token_id": 0,
     }
-    before = copy.deepcopy({"config": config.to_dict(), "own": model.generation_config.to_dict(), "ids": ids, "mask": mask})
+    before = copy.deepcopy(
+        {"config": config.to_dict(), "own": model.generation_config.to_dict(), "ids": ids, "mask": mask}
+    )
     items = dict(options)
     branchwise.generate(model, ids, drafter="ngram", budget=5, **options)
     assert options == items

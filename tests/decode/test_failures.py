@@ -7,11 +7,8 @@ import warnings
 
 import pytest
 import torch
-from loop_rig import ScriptedTarget, WildTrees, finish, greedy_request
-from oracles import greedy_by_recompute
 from transformers import StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
-from zoo import LENGTH_DEPENDENT, build, tiny_llama
 
 from branchwise import BranchwiseWarning, Speculator
 from branchwise.decode.session import Session
@@ -21,6 +18,9 @@ from branchwise.tune.budget import FixedBudget
 from branchwise.verify.greedy import Greedy
 from branchwise.verify.match import Match
 from branchwise.verify.proposal import DraftTree
+from loop_rig import ScriptedTarget, WildTrees, finish, greedy_request
+from oracles import greedy_by_recompute
+from zoo import LENGTH_DEPENDENT, build, tiny_llama
 
 pytestmark = pytest.mark.core
 
@@ -43,7 +43,9 @@ def futures(model):
 
 def state_of(model) -> dict:
     """Everything of a model that a generation could leave changed."""
-    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._forward_hooks_with_kwargs)) for m in model.modules()]
+    hooks = [
+        (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._forward_hooks_with_kwargs)) for m in model.modules()
+    ]
     return {
         "config": copy.deepcopy(model.config.to_dict()),
         "generation config": copy.deepcopy(model.generation_config.to_dict()),
@@ -70,9 +72,9 @@ def assert_as_found(model, before: dict) -> None:
 class FailsAt(WildTrees):
     """Raises at its n-th call of one method."""
 
-    def __init__(self, futures, method: str, call: int, error=RuntimeError("no idea")) -> None:
+    def __init__(self, futures, method: str, call: int, error=None) -> None:
         super().__init__(futures, right=0.8)
-        self._method, self._call, self._error = method, call, error
+        self._method, self._call, self._error = method, call, error or RuntimeError("no idea")
         self.calls = 0
 
     def _maybe_fail(self, method: str) -> None:
@@ -227,7 +229,7 @@ def test_twins_among_siblings_are_refused_by_match_and_served_by_greedy(model, f
     speculator = Speculator(model, drafter=Proposes(twins), budget=6)
     output = speculator.complete(PROMPT, max_new_tokens=NEW, do_sample=False)
     assert list(output.tokens) == futures[tuple(PROMPT)] and output.accepted_drafts == NEW // 2
-    with pytest.raises(ValueError, match="(?i)sibling"):
+    with pytest.raises(ValueError, match="sibling"):
         speculator.complete(PROMPT, max_new_tokens=NEW, do_sample=True, seed=0)
     assert speculator.target.cache.lanes == ()
 
@@ -461,7 +463,9 @@ def test_ctrl_c_in_a_commit_leaves_an_empty_cache(model, monkeypatch, moment):
     monkeypatch.setattr(layer, "commit", own)
     assert speculator.target.cache.lanes == ()
     speculator.target.cache.check_integrity()
-    assert list(speculator.complete(PROMPT, max_new_tokens=6, do_sample=False).tokens) == greedy_by_recompute(model, PROMPT, 6)
+    assert list(speculator.complete(PROMPT, max_new_tokens=6, do_sample=False).tokens) == greedy_by_recompute(
+        model, PROMPT, 6
+    )
 
 
 def test_memory_that_runs_out_in_a_forward_frees_everything(model):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import LogitsProcessorList, SuppressTokensLogitsProcessor
+
+from branchwise import Speculator
 from drafters import RandomTrees
 from loop_rig import WildTrees
 from processors import BanPrefixSum, LikesPrefixSum, two_steps_up
-from transformers import LogitsProcessorList, SuppressTokensLogitsProcessor
 from zoo import tiny_llama
-
-from branchwise import Speculator
 
 pytestmark = pytest.mark.core
 

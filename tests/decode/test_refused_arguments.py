@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from transformers import DynamicCache, GenerationConfig
-from zoo import CONTEXT, VOCAB, tiny_llama
 
 import branchwise
 from branchwise import Speculator
+from zoo import CONTEXT, VOCAB, tiny_llama
 
 pytestmark = pytest.mark.core
 

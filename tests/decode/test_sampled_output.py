@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
+from transformers import LogitsProcessorList
+
+from branchwise import Speculator, custom_generate
 from drafters import RandomTrees
 from loop_rig import WildTrees
 from oracles import sampled_by_recompute
 from processors import BanPrefixSum, LikesPrefixSum, processors_of, two_steps_up
-from transformers import LogitsProcessorList
 from zoo import SUPPORTED, build, tiny_llama
-
-from branchwise import Speculator, custom_generate
 
 pytestmark = pytest.mark.core
 
@@ -127,7 +129,7 @@ def test_a_grammar_is_told_its_row_as_transformers_tells_it(model):
         rows = [next(r for r, start in seen if list(start) == prompt[:3]) for prompt in output.tolist()]
         if len({row for row, _ in seen}) == 2:
             for row, sequence in zip(rows, output.tolist(), strict=True):
-                for last, token in zip(sequence[2:], sequence[3:], strict=False):
+                for last, token in pairwise(sequence[2:]):
                     assert 1 <= (token - last - row) % 37 <= 12
         return seen
 

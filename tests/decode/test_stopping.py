@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from drafters import Scripted
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_rig import RunsOf, ScriptedTarget, finish
-from oracles import greedy_by_recompute
-from tiny_folder import CHARACTERS, SPECIAL, character_tokenizer
-from tiny_tokenizers import byte_tokenizer
 from transformers import GenerationConfig, MaxTimeCriteria, StoppingCriteria, StoppingCriteriaList
-from zoo import SUPPORTED, build, tiny_llama
 
 from branchwise import Speculator
 from branchwise.decode.request import Request
@@ -21,6 +15,12 @@ from branchwise.decode.stopping import StopRules
 from branchwise.tune.budget import FixedBudget
 from branchwise.verify.greedy import Greedy
 from branchwise.verify.law import Sampler
+from drafters import Scripted
+from loop_rig import RunsOf, ScriptedTarget, finish
+from oracles import greedy_by_recompute
+from tiny_folder import CHARACTERS, SPECIAL, character_tokenizer
+from tiny_tokenizers import byte_tokenizer
+from zoo import SUPPORTED, build, tiny_llama
 
 pytestmark = pytest.mark.core
 
@@ -221,7 +221,8 @@ def test_criteria_may_answer_with_a_plain_bool_and_name_the_cause(model, future)
 
 @pytest.mark.parametrize("how", ["max_time", "criterion"])
 def test_time_that_is_up_ends_the_text_after_the_first_token(model, future, how):
-    options = {"max_time": 1e-9} if how == "max_time" else {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(1e-9)])}
+    criterion = {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(1e-9)])}
+    options = {"max_time": 1e-9} if how == "max_time" else criterion
     output = runs_of_five(model, future).complete(PROMPT, max_new_tokens=10, do_sample=False, **options)
     assert list(output.tokens) == future[:1] == plain(model, max_new_tokens=10, **options)
     assert output.stop_cause == "criteria"

@@ -7,16 +7,16 @@ import threading
 
 import pytest
 import torch
+from transformers import TextIteratorStreamer, TextStreamer
+from transformers.generation.streamers import BaseStreamer
+
+from branchwise import Speculator
 from drafters import Scripted
 from loop_rig import RunsOf, WildTrees
 from oracles import greedy_by_recompute
 from tiny_folder import CHARACTERS, SPECIAL, character_tokenizer
 from tiny_tokenizers import byte_tokenizer
-from transformers import TextIteratorStreamer, TextStreamer
-from transformers.generation.streamers import BaseStreamer
 from zoo import tiny_llama
-
-from branchwise import Speculator
 
 pytestmark = pytest.mark.core
 

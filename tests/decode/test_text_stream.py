@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_tokenizers import SPECIAL, byte_tokenizer, metaspace_tokenizer, word_tokenizer
 
 from branchwise.decode.text import TextStream
+from tiny_tokenizers import SPECIAL, byte_tokenizer, metaspace_tokenizer, word_tokenizer
 
 pytestmark = pytest.mark.core
 

@@ -105,7 +105,7 @@ def test_learns_what_each_kind_of_evidence_is_worth():
             return [Evidence(odd, {(int(score(prefix).argmax()) + odd) % VOCAB: 1.0})]
 
     drafter = MixedDrafter([TwoKinds("two", None)])
-    tokens, records = generate(drafter, [[1, 2]], 150, 2, VOCAB, score)
+    _tokens, records = generate(drafter, [[1, 2]], 150, 2, VOCAB, score)
     last = {record.draft.tree.tokens[0] % 2: record.draft.scores for record in records[0][50:]}
     assert last[0][0] > 0.8
     assert not last[1] or last[1][0] < 0.2

@@ -333,7 +333,15 @@ def _refuse_config(config: GenerationConfig, kwargs: dict[str, Any]) -> None:
 
 def _refuse_model_arguments(model_kwargs: dict[str, Any]) -> None:
     """What is left for the model's forward must be what transformers itself put there."""
-    own = {"attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep", "cache_position"}
+    own = {
+        "attention_mask",
+        "position_ids",
+        "cache",
+        "past_key_values",
+        "use_cache",
+        "logits_to_keep",
+        "cache_position",
+    }
     foreign = sorted(set(model_kwargs) - own)
     if foreign:
         raise ValueError(f"branchwise does not hand {foreign} to the model; leave them out or use model.generate")

@@ -151,7 +151,7 @@ class Session:
         for lane, record in zip(lanes, records, strict=True):
             lane.records.append(replace(record, output=None))
             lane.seconds.append(seconds)
-        self.budget.learn([len(draft.tree) for draft in drafts], [len(r.tokens) for r in records], seconds)
+        self.budget.learn([len(draft.tree) for draft in drafts], [d.verdict.path for d in decisions], seconds)
         for lane, record in zip(lanes, records, strict=True):
             if lane.request.on_tokens is not None:
                 lane.request.on_tokens(record.tokens)

@@ -43,7 +43,7 @@ class Expansion:
         Args:
             children: per frontier node its candidates: token and log-probability given the node.
         """
-        level = []
+        level: list[tuple[float, Path]] = []
         for (above, path), row in zip(self.frontier, children, strict=True):
             level.extend((above + logp, (*path, token)) for token, logp in row)
         self.candidates.extend(level)

@@ -17,8 +17,9 @@ from .best_first import Candidate, Expand, Path
 
 #: name of the source that the grammar's own candidates carry
 SOURCE = "grammar"
-#: how often the likely cut of a forced text into tokens is the model's
-AHEAD_ESTIMATE = 0.9
+#: how often the longest token of a forced text is the model's choice (measured on the default model under twelve JSON
+#: schemas: 208 of 292; it likes to begin a key with one letter)
+AHEAD_ESTIMATE = 0.7
 #: at most so many legal tokens are all drafted if the budget allows, whether or not a source names them
 FEW_TOKENS = 4
 #: candidates are asked for down to this share of the least useful estimate: the legal ones gain from the others' loss

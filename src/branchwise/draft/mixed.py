@@ -75,9 +75,7 @@ class MixedDrafter:
         self.begin(states, contexts, budgets)
         return [self._draft(*lane) for lane in zip(states, contexts, budgets, strict=True)]
 
-    def begin(
-        self, states: Sequence[MixedState], contexts: Sequence[DraftContext], budgets: Sequence[int]
-    ) -> None:
+    def begin(self, states: Sequence[MixedState], contexts: Sequence[DraftContext], budgets: Sequence[int]) -> None:
         """Opens a step: lets every source read what is new, all lanes at once."""
         for index, source in enumerate(self.sources):
             source.begin([state.sources[index] for state in states], contexts, budgets)

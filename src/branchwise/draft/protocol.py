@@ -26,8 +26,9 @@ class DraftContext:
         vocab_size: ids run from 0 to ``vocab_size - 1``.
         max_depth: deepest node a tree may have now, or None.
         grammar: says which tokens may follow a path below the root, or None. What it forbids is best not drafted (see
-            `draft.grammar`); the loop drops illegal children that were picked without chance before they cost a forward.
-        coins: the lane's coins for drafting at this step, independent of those that verify; None leaves a drafter that
+            `draft.grammar`); the loop drops illegal children that were picked without chance before they cost a
+        forward. coins: the lane's coins for drafting at this step, independent of those that verify; None leaves a
+        drafter that
             samples to its own.
     """
 
@@ -57,7 +58,11 @@ class StepRecord:
 
 
 class Drafter(Protocol):
-    """Proposes trees. One object serves many lanes; what a lane alone needs is in its state."""
+    """Proposes trees. One object serves many lanes; what a lane alone needs is in its state.
+
+    Two members are optional: ``finish(state)`` is called when a lane ends, for drafters that hold something for it, and
+    ``is_deterministic = False`` says that children are sampled, so that ``rule="auto"`` can use their proposals.
+    """
 
     name: str
     #: hidden states wanted from the target, as numbered in `TargetOutput.features`
@@ -70,8 +75,10 @@ class Drafter(Protocol):
     def propose(
         self, states: Sequence[DraftState], contexts: Sequence[DraftContext], budgets: Sequence[int]
     ) -> list[DraftTree]:
-        """One draft per lane. Each has the lane's last token as its root and at most ``budget`` nodes, root included;
-        fewer are fine. No node lies deeper than ``context.max_depth``. Drafts must not depend on other lanes.
+        """One draft per lane, which must not depend on other lanes.
+
+        Each has the lane's last token as its root and at most ``budget`` nodes, root included; fewer are fine. No node
+        lies deeper than ``context.max_depth``.
         """
         ...
 

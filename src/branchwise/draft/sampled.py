@@ -2,8 +2,8 @@
 
 Knows how to spend a budget on draws. Does not know where the estimates come from: any `MixedDrafter` gives them.
 
-Which node is expanded next may depend on everything drawn so far; a child that was drawn is never dropped or moved. So the
-number of children is fixed before a node's first draw, and they all count against the budget.
+Which node is expanded next may depend on everything drawn so far; a child that was drawn is never dropped or moved. So
+the number of children is fixed before a node's first draw, and they all count against the budget.
 """
 
 from __future__ import annotations
@@ -70,13 +70,14 @@ class SampledDrafter:
     def _draft(self, state: MixedState, context: DraftContext, budget: int) -> DraftTree:
         check_budget(budget)
         coins = context.coins if context.coins is not None else SeededCoins().drafting()
-        tokens, parents, paths, scores = [context.tokens[-1]], [-1], [()], [1.0]
+        tokens, parents, scores = [context.tokens[-1]], [-1], [1.0]
+        paths: list[Path] = [()]
         proposals: list[Proposal] = []
         # (negated score, node): the likeliest node is expanded next
         waiting: list[tuple[float, int]] = [(-1.0, 0)]
         while waiting and len(tokens) < budget:
             negated, node = heapq.heappop(waiting)
-            path: Path = paths[node]
+            path = paths[node]
             if context.max_depth is not None and len(path) >= context.max_depth:
                 continue
             vector = self._vector(state, context, path)

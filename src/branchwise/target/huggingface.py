@@ -100,8 +100,8 @@ class HuggingFaceTarget:
             assert self._rotary is not None
             raise UnsupportedModel(
                 self.model.config.model_type,
-                f"its rotary frequencies change for all rows of a batch once one passes {self._rotary.boundary} tokens, "
-                "and one of these requests may",
+                f"once a row passes {self._rotary.boundary} tokens, its rotary frequencies change for the whole batch, "
+                "and one of these requests may get there",
                 "run such prompts one at a time, or lower max_new_tokens",
             )
         lane = self.cache.open(expected_rows)

@@ -25,8 +25,8 @@ class BudgetPolicy(Protocol):
         """Nodes, root included, for each of ``lanes`` trees."""
         ...
 
-    def learn(self, nodes: Sequence[int], emitted: Sequence[int], seconds: StepSeconds) -> None:
-        """What the step's trees had (nodes), gave (tokens) and cost."""
+    def learn(self, nodes: Sequence[int], paths: Sequence[Sequence[int]], seconds: StepSeconds) -> None:
+        """What the step's trees had (nodes), gave (the accepted paths, root first, as node numbers) and cost."""
         ...
 
 
@@ -53,7 +53,7 @@ class FixedBudget:
         """The fixed number for everybody."""
         return [self.largest] * lanes
 
-    def learn(self, nodes: Sequence[int], emitted: Sequence[int], seconds: StepSeconds) -> None:
+    def learn(self, nodes: Sequence[int], paths: Sequence[Sequence[int]], seconds: StepSeconds) -> None:
         """Nothing to learn."""
 
 
@@ -68,6 +68,6 @@ def make_budget(spec: int | str | BudgetPolicy) -> BudgetPolicy:
             spec = int(spec)
         except ValueError:
             raise ValueError(_NO_BUDGET.format(spec)) from None
-    if hasattr(spec, "choose"):
+    if not isinstance(spec, int) and hasattr(spec, "choose"):
         return spec
-    return FixedBudget(spec)
+    return FixedBudget(spec)  # type: ignore[arg-type]  # which says what is wrong with anything else

@@ -98,7 +98,7 @@ class GrammarState:
         """The likely token after ``path`` when the *text* can go on in one way only.
 
         Most texts can be cut into tokens in several ways, so that a forced text has more than one legal token. This is
-        the longest token, which is nearly always what the tokenizer (and so the model) would choose.
+        the longest one, which is mostly what the tokenizer, and so the model, would choose.
         """
         if path not in self._ahead:
             self._look_ahead(path)
