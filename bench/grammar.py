@@ -7,7 +7,7 @@ Both run in this library, prompt by prompt in turns. One drafter and one budget 
 keeps its Speculator; with --fresh every prompt starts with new ones. Prefill and compiling the schema (the same for
 both) are not counted, except in cpu_speed_up, the ratio of processor seconds, which a busy machine disturbs least.
 Every output is parsed and checked against its schema by a validator of its own, written out below. In float32 the
-tokens must be equal; in bfloat16 a forward over many nodes rounds differently, so there near-ties may part the two and
+tokens must be equal; in bfloat16 a forward over many nodes rounds differently, so there near-ties
 only validity is asked for. The last line is one JSON object; exit code 1 when an output is not valid, tokens differ in
 float32, or drafts are not faster.
 

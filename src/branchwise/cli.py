@@ -281,6 +281,44 @@ def bench(
         raise typer.Exit(EXIT_FAILED)
 
 
+@app.command("verify-lossless")
+@reports_errors
+def verify_lossless(
+    rule: Annotated[str | None, typer.Argument(help="One rule on every kind of draft; without it, the table.")] = None,
+    draft: Annotated[
+        list[str] | None, typer.Option(help="Kinds of draft to play (repeatable); all by default.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="The whole grid after the table, in some minutes.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Plays every draft and every fall of the coins on toy models; a lossless rule has distance 0.
+
+    branchwise verify-lossless
+    branchwise verify-lossless traversal --draft "without replacement"
+    """
+    from .losslessness import KINDS, render, run_grid, run_table
+    from .verify.registry import RULES
+
+    if rule is None and draft:
+        raise ValueError("--draft goes with a rule: branchwise verify-lossless RULE --draft KIND")
+    for given, known, what in (([rule] if rule else [], RULES, "rule"), (draft or [], KINDS, "kind of draft")):
+        for name in given:
+            if name not in known:
+                raise ValueError(f"no {what} is called {name!r}; there are: {', '.join(known)}")
+    if rule is not None and full:
+        raise ValueError("--full is the grid of all rules; leave the rule out")
+    rows = run_table(full) if rule is None else run_grid([rule], draft or tuple(KINDS))
+    failed = False
+    kept = []
+    for row in rows:
+        kept.append(row)
+        failed = failed or not (row.ok and row.reproduces)
+    for line in render(kept):
+        typer.echo(line)
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
