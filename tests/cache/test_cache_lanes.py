@@ -58,17 +58,23 @@ class LanesAgainstLists(RuleBasedStateMachine):
 
     @precondition(lambda self: self.committed)
     @rule(
-        data=st.data(), width=st.sampled_from([1, 2, 5, 13, 40]), end=st.sampled_from(["commit", "commit", "roll back"])
+        data=st.data(),
+        widths=st.lists(st.sampled_from([1, 2, 5, 13, 40]), min_size=1, max_size=3),
+        end=st.sampled_from(["commit", "commit", "roll back"]),
     )
-    def forward(self, data: st.DataObject, width: int, end: str) -> None:
+    def forward(self, data: st.DataObject, widths: list[int], end: str) -> None:
+        """More than one width: a tree that grows level by level before it is committed."""
         span = self._begin(data)
-        rows = self._write(span, width, range(len(WINDOWS)))
-        self._refuse_everything_in_flight()
+        rows: dict[int, list[int]] = {}
+        for width in widths:
+            for lane, numbers in self._write(span, width, range(len(WINDOWS))).items():
+                rows.setdefault(lane, []).extend(numbers)
+            self._refuse_everything_in_flight()
         paths = {}
         if end == "commit":
             for lane, numbers in rows.items():
                 if data.draw(st.booleans(), label="lane is named"):
-                    path = sorted(data.draw(st.sets(st.integers(0, width - 1)), label="path"))
+                    path = sorted(data.draw(st.sets(st.integers(0, sum(widths) - 1)), label="path"))
                     paths[lane] = path
                     self.committed[lane] += [numbers[node] for node in path]
             self.cache.commit(paths)

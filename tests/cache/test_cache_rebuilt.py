@@ -11,6 +11,7 @@ from transformers import DynamicCache
 from branchwise.target import HuggingFaceTarget
 from branchwise.tree import TokenTree
 from branchwise.verify.greedy import Greedy
+from drafters import Scripted
 from loop_rig import WildTrees, committed_tokens, greedy_request, start_session
 from oracles import greedy_by_recompute
 from zoo import LENGTH_DEPENDENT, SUPPORTED, build
@@ -124,6 +125,38 @@ def test_a_path_with_gaps_is_gathered_across_the_window_edge(accepted):
                 if before is not None:
                     everything = torch.cat([before[layer][part], everything], dim=1)
                 assert torch.equal(rows, everything[:, everything.shape[1] - rows.shape[1] :])
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["mistral", "gemma3_text"])
+def test_trees_deeper_than_the_window(name, window):
+    """Eight right tokens at a time: a node no longer sees the root, and the deepest none of the committed rows."""
+    family = next(family for family in SUPPORTED if family.model_type == name)
+    model = build(family, sliding_window=window)
+    prompt = PROMPTS[0]
+    future = greedy_by_recompute(model, prompt, 27)
+    session = start_session(model, Scripted({tuple(prompt): future}, depth=8, siblings=2), budget=25)
+    lane = session.add(greedy_request(prompt, 27), Greedy())
+    while session.active:
+        session.step()
+        session.target.cache.check_integrity()
+    assert lane.generated == future
+    assert [len(record.tokens) for record in lane.records] == [9, 9, 9]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 6, 11, 40])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_prompt_in_chunks_leaves_the_cache_of_its_tokens_one_by_one(family, chunk):
+    """Chunks below, at and above the windows of 6 and 7, the last one shorter."""
+    model = build(family)
+    prompt = [(5 * i + 3) % 37 for i in range(40)]
+    target = HuggingFaceTarget(model, prefill_chunk=chunk)
+    lane = target.open()
+    target.prefill(lane, prompt)
+    expected = OneByOne(model)
+    expected.feed_up_to(prompt[:-1])
+    tolerance = 1e-5 if family.model_type in EAGER else 1e-10
+    assert_equal_caches(target.cache, lane, expected, len(prompt) - 1, tolerance)
 
 
 def test_rotary_frequencies_that_start_over_leave_the_cache_of_a_fresh_prefill():

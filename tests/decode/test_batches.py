@@ -112,6 +112,11 @@ def test_lanes_that_join_late_and_while_others_leave():
     assert sizes == {0, 1, 2, 3}
 
 
+def test_a_step_without_lanes_is_no_step():
+    session = start_session(tiny_llama(), WildTrees({}))
+    assert session.step() == []
+
+
 def test_two_sessions_on_one_target_do_not_disturb_each_other():
     model = tiny_llama()
     futures = {tuple(p): greedy_by_recompute(model, p, NEW) for p in PROMPTS}

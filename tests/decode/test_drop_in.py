@@ -134,6 +134,8 @@ def test_a_neutral_value_of_something_refused_is_no_reason_to_refuse(model):
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_scores_and_logits_are_transformers_own(family, ids, penalty):
     model = build(next(f for f in SUPPORTED if f.model_type == family), seed=2)
+    if family == "gemma2":
+        model.set_attn_implementation("eager")  # older versions choose sdpa, which drops the soft cap
     options = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
     expected, output = both(model, ids, max_new_tokens=NEW, do_sample=False, repetition_penalty=penalty, **options)
     assert isinstance(output, SpeculativeOutput) and isinstance(output, GenerateDecoderOnlyOutput)

@@ -111,6 +111,14 @@ def test_a_drafter_that_fails_costs_one_warning_and_not_the_text(model, futures,
     assert drafter.calls == call, "it is not asked again in this generation"
 
 
+def test_the_warning_points_at_the_users_line(model, futures):
+    for call in ("complete", "generate"):
+        speculator = Speculator(model, drafter=FailsAt(futures, "propose", 1), budget=12)
+        with pytest.warns(BranchwiseWarning) as caught:
+            getattr(speculator, call)(PROMPT if call == "complete" else IDS, max_new_tokens=4, do_sample=False)
+        assert caught[0].filename == __file__
+
+
 def test_a_drafter_that_fails_gets_its_lanes_back(model, futures):
     """A drafter may hold something per lane, such as a lane of its own model."""
     finished = []

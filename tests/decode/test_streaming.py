@@ -180,6 +180,34 @@ def test_a_stream_that_is_read_to_the_end_holds_nothing(speculator):
     assert speculator.target.cache.lanes == ()
 
 
+@pytest.mark.parametrize("where", ["start", "middle"])
+def test_a_stream_may_cross_the_border_of_inference_mode(speculator, future, where):
+    """What is made inside torch.inference_mode() cannot be written to outside."""
+    options = {"max_new_tokens": NEW, "do_sample": False, "logits_processor": [lambda ids, scores: scores]}
+    if where == "start":
+        with torch.inference_mode():
+            stream = speculator.stream(IDS, **options)
+    else:
+        stream = speculator.stream(IDS, **options)
+        with torch.inference_mode():
+            first = next(stream)
+        stream = iter([first, *stream])
+    assert "".join(stream) == TOKENIZER.decode(future, skip_special_tokens=True)
+
+
+def test_processors_run_without_gradients(speculator):
+    modes = []
+
+    def note(input_ids, scores):
+        modes.append((torch.is_grad_enabled(), scores.requires_grad))
+        return scores
+
+    with torch.enable_grad():
+        speculator.generate(IDS, max_new_tokens=3, do_sample=False, logits_processor=[note])
+        assert torch.is_grad_enabled()
+    assert set(modes) == {(False, False)}
+
+
 def test_a_bad_request_raises_at_the_call_and_not_at_the_first_piece(speculator):
     with pytest.raises(ValueError, match="num_beams"):
         speculator.stream(IDS, num_beams=3)

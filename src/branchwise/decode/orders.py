@@ -109,7 +109,7 @@ def orders_from_arguments(
         if input_ids is not None:
             raise ValueError("got both inputs and input_ids; they are the same argument, give one")
         input_ids = kwargs.pop("inputs")
-    _refuse_arguments(kwargs)
+    _refuse_arguments(model, generation_config, kwargs)
     stop_strings = _setting("stop_strings", model, generation_config, kwargs)
     if stop_strings:
         # transformers would ask for a tokenizer that it drops before our callable; stop strings are ours
@@ -304,10 +304,15 @@ def _guessed_mask(model: PreTrainedModel, ids: Tensor, generation_config: Any, k
     return (ids != pad).long()
 
 
-def _refuse_arguments(kwargs: dict[str, Any]) -> None:
+def _refuse_arguments(model: PreTrainedModel, config: GenerationConfig | None, kwargs: dict[str, Any]) -> None:
     for name, remedy in _REFUSED.items():
         if _asks_for(name, kwargs.pop(name, None)):
             raise ValueError(f"{name} cannot be honoured: {remedy}")
+    # before transformers builds such a cache; it drops "hybrid", which old checkpoints still name
+    cache = _setting("cache_implementation", model, config, kwargs)
+    if cache not in (None, "hybrid"):
+        remedy = _REFUSED["cache_implementation"]
+        raise ValueError(f"cache_implementation={cache!r} in the generation config cannot be honoured: {remedy}")
 
 
 def _asks_for(name: str, value: Any) -> bool:

@@ -6,10 +6,11 @@ arithmetic.
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -102,6 +103,10 @@ class Session:
 
     def add(self, request: Request, rule: Rule) -> Lane:
         """Checks and prefills one request; it takes part from the next `step` on."""
+        with _own_grad_mode():
+            return self._add(request, rule)
+
+    def _add(self, request: Request, rule: Rule) -> Lane:
         began = time.perf_counter()
         request.check(self.target.vocab_size, self.target.context_limit)
         prompt = list(request.prompt)
@@ -127,7 +132,13 @@ class Session:
 
     def step(self) -> list[Lane]:
         """One step of every active lane; returns the lanes that took part. Those that stopped have left."""
+        with _own_grad_mode():
+            return self._step()
+
+    def _step(self) -> list[Lane]:
         lanes = list(self.active)
+        if not lanes:
+            return []
         clock = StepClock()
         drafts = self._propose(lanes)
         clock.lap("draft")
@@ -259,7 +270,7 @@ class Session:
         warnings.warn(
             f"drafter {self.drafter.name!r} failed ({type(error).__name__}: {error}); continuing with plain decoding",
             BranchwiseWarning,
-            stacklevel=4,
+            stacklevel=_levels_to_the_user(),
         )
         for lane in self.active:
             with suppress(Exception):  # it is broken already
@@ -288,6 +299,24 @@ class Session:
             return text
         starts = [text.find(stop) for stop in lane.request.stop.stop_strings]
         return text[: min((start for start in starts if start >= 0), default=len(text))]
+
+
+@contextmanager
+def _own_grad_mode() -> Iterator[None]:
+    """No gradients, as in transformers, and no inference tensors.
+
+    A lane may be opened inside `torch.inference_mode` and step outside, where what was made inside is read-only.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def _levels_to_the_user() -> int:
+    """For a warning of the calling function: how far up the stack this package was called."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("branchwise"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _is_spoiled(drafts: Sequence[DraftTree], outputs: Sequence[TargetOutput]) -> bool:
