@@ -11,8 +11,9 @@ DEMO_PROMPT := "Explain in five short steps how to bake bread, then repeat the s
 
 .PHONY: demo test quality test-oldest bars clean
 
+# float32, so that nobody has to take near-ties of bfloat16 on trust: the tokens are the same
 demo: $(VENV)/ready
-	$(RUN) -m branchwise generate $(DEMO_PROMPT) --max-new-tokens 160 --compare
+	$(RUN) -m branchwise generate $(DEMO_PROMPT) --max-new-tokens 160 --compare --dtype float32
 
 test: $(VENV)/ready
 	$(RUN) -m branchwise models fetch default
