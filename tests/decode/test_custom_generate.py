@@ -19,16 +19,18 @@ from zoo import tiny_llama
 pytestmark = pytest.mark.core
 
 PROMPTS = ([5, 30], [7, 3, 11], [7, 3, 11, 3, 7, 3, 11, 19, 23])
-IDS = torch.tensor([[30] * (9 - len(p)) + p for p in PROMPTS])  # token 30 is padding and a real token, too
+PAD = 17  # the token this model likes best: padding that is not skipped would show
+IDS = torch.tensor([[PAD] * (9 - len(p)) + p for p in PROMPTS])
 MASK = torch.tensor([[0] * (9 - len(p)) + [1] * len(p) for p in PROMPTS])
 NEW = 14
 SETTINGS = {
     "plain": {},
     "repetition penalty": {"repetition_penalty": 1.6},
+    "reward for repetition": {"repetition_penalty": 0.4},
     "no repeated pair": {"no_repeat_ngram_size": 2},
     "min length": {"min_length": 15, "eos_token_id": [10, 22, 19, 17]},
     "max length": {"max_new_tokens": None, "max_length": 14},
-    "stop token": {"eos_token_id": 19, "pad_token_id": 30},
+    "stop token": {"eos_token_id": 19, "pad_token_id": PAD},
     "a grammar": {"prefix_allowed_tokens_fn": two_steps_up},
     "a ban by the whole padded prefix": {"logits_processor": [BanPrefixSum()]},
     "scores": {"return_dict_in_generate": True, "output_scores": True, "output_logits": True},
@@ -38,7 +40,7 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def model():
     model = tiny_llama(seed=2)
-    model.generation_config.pad_token_id = 30
+    model.generation_config.pad_token_id = PAD
     return model
 
 
@@ -78,6 +80,15 @@ def test_sampling_is_seeded_and_equal_to_the_other_way_in(model):
     )
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(first, Speculator(model, drafter="none").generate(prompt, seed=3, **options))
+
+
+def test_the_coins_of_a_padded_row_are_those_of_the_row_alone(model):
+    options = {"max_new_tokens": NEW, "do_sample": True, "temperature": 1.3, "custom_generate": custom_generate, "seed": 3}
+    batch = model.generate(IDS, attention_mask=MASK, budget=9, **options)
+    for row, prompt in zip(batch, PROMPTS, strict=True):
+        ids = torch.tensor([prompt])
+        alone = model.generate(ids, attention_mask=torch.ones_like(ids), budget=5, **options)
+        assert row[9:].tolist() == alone[0, len(prompt) :].tolist()
 
 
 def test_returned_sequences_draw_their_own_coins(model):

@@ -46,7 +46,7 @@ class SampledDrafter:
             raise ValueError(f"a sampled drafter draws at least one child per node, got width {width}")
         if not sharpness > 0:
             raise ValueError(f"sharpness must be > 0, got {sharpness}")
-        self.name = f"sampled-{drafter.name}"
+        self.name = "sampled"
         self.feature_layers = drafter.feature_layers
         self.width = width
         self.sharpness = sharpness
