@@ -67,7 +67,7 @@ def test_drafters_by_name():
     }
     ready = NoneDrafter()
     assert make_drafter(ready) is ready
-    with pytest.raises(ValueError, match="none, ngram, recycling, mixed, auto"):
+    with pytest.raises(ValueError, match="none, ngram, recycling, mixed, sampled, auto"):
         make_drafter("eagle9")
     with pytest.raises(ValueError, match="no options"):
         make_drafter(ready, table=None)
