@@ -83,7 +83,13 @@ def test_sampling_is_seeded_and_equal_to_the_other_way_in(model):
 
 
 def test_the_coins_of_a_padded_row_are_those_of_the_row_alone(model):
-    options = {"max_new_tokens": NEW, "do_sample": True, "temperature": 1.3, "custom_generate": custom_generate, "seed": 3}
+    options = {
+        "max_new_tokens": NEW,
+        "do_sample": True,
+        "temperature": 1.3,
+        "custom_generate": custom_generate,
+        "seed": 3,
+    }
     batch = model.generate(IDS, attention_mask=MASK, budget=9, **options)
     for row, prompt in zip(batch, PROMPTS, strict=True):
         ids = torch.tensor([prompt])

@@ -149,6 +149,20 @@ def test_it_follows_a_text_that_changes(before, after):
     assert sum(shares) / 10 >= 0.92, "120 steps after the change"
 
 
+def test_one_probe_that_pays_well_brings_the_trees_back():
+    policy, budgets = AdaptiveBudget((1, 9)), []
+    for step in range(200):
+        (budget,) = policy.choose(1)
+        found = range(5) if step >= 100 and budget == 9 else (0,)
+        policy.learn([budget], [found], step_of(0.010 if budget == 1 else 0.012))
+        budgets.append(budget)
+    before = [step for step, budget in enumerate(budgets[:100]) if budget == 9 and step >= 4]
+    assert before and all(later - earlier == PROBE_EVERY for earlier, later in pairwise(before))
+    back = budgets.index(9, 100)
+    assert back < 100 + PROBE_EVERY
+    assert budgets[back : back + 12] == [9] * 12
+
+
 def test_it_follows_a_machine_that_becomes_busy_or_a_context_that_grows():
     policy = AdaptiveBudget()
     world = World(TEXTS["good"], MACHINES["cpu, int8"], seed=0)

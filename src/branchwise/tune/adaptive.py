@@ -4,8 +4,8 @@ Drafters put their likeliest nodes first, so a step with a large tree also tells
 the accepted nodes with numbers below it. What a size is worth is therefore learned as a ratio to the next smaller one
 over the same steps, where the luck of a step cancels out; what a tree costs, by the number of nodes it really had.
 
-The best size is used. The others are probed now and then, and a probe that did better than the best size is repeated,
-so that plain decoding takes over where trees do not pay and trees come back soon where they pay again.
+The best size is used. The others are probed now and then, and what was learned long ago counts little beside a probe:
+plain decoding takes over where trees do not pay, and trees come back soon where they pay again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CANDIDATES = (1, 5, 9, 17, 33)
 #: visits of every candidate before any choice is made
 FIRST_VISITS = 2
-#: steps from one probe to the next, repeated ones aside
+#: steps from one probe to the next
 PROBE_EVERY = 24
 #: weight of earlier comparisons at each new one, and for every step that passed without one
 MEMORY, FADE = 0.97, 0.98
@@ -87,8 +87,6 @@ class AdaptiveBudget:
         self._sizes = {size: _Size() for size in self.candidates}
         self._step = 0
         self._chosen = 1
-        self._probing = False
-        self._repeat = False
         self._next_probe = FIRST_VISITS * len(self.candidates) + PROBE_EVERY
 
     def choose(self, lanes: int) -> list[int]:
@@ -97,9 +95,6 @@ class AdaptiveBudget:
         return [self._chosen] * lanes
 
     def _pick(self) -> int:
-        if self._repeat:
-            return self._chosen
-        self._probing = False
         # small sizes first: a comparison needs to know what the smaller trees cost
         for size in self.candidates:
             if self._sizes[size].visits < FIRST_VISITS:
@@ -108,7 +103,6 @@ class AdaptiveBudget:
         best = max(rates, key=rates.__getitem__)
         if self._step < self._next_probe or len(rates) == 1:
             return best
-        self._probing = True
         self._next_probe = self._step + PROBE_EVERY
         # long not visited, and not far behind
         return max(
@@ -148,8 +142,6 @@ class AdaptiveBudget:
                 _tokens_within(below, paths),
                 self._cost(min(used, below)),
             )
-        rate = _tokens_within(self._chosen, paths) / len(paths) / self._cost(used)
-        self._repeat = self._probing and rate > max(self._rates().values())
 
 
 def _tokens_within(budget: int, paths: Sequence[Sequence[int]]) -> int:
