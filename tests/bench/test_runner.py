@@ -35,7 +35,7 @@ class Fake:
 
 
 def run(log: list[str], *fakes: Fake, **options: object) -> Results:
-    return run_methods({f.name: lambda f=f: f for f in fakes}, PROMPTS, warm_up=[1], max_new_tokens=3, **options)  # type: ignore[arg-type]
+    return run_methods({f.name: lambda f=f: f for f in fakes}, PROMPTS, warm_up=[1], max_new_tokens=3, **options)
 
 
 def test_methods_take_turns_and_the_first_changes() -> None:

@@ -42,8 +42,8 @@ def in_sequence(order: tuple[int, ...]) -> Fraction:
 def test_enumerated_draws_have_the_sequential_law() -> None:
     law = Plain([Fraction(weight, 10) for weight in WEIGHTS])
     for k in (1, 2, 3):
-        seen = Counter()  # type: ignore[var-annotated]
-        for tokens, weight in outcomes(lambda coins, k=k: draw_without_replacement(law, k, coins)):  # type: ignore[misc]
+        seen = Counter()
+        for tokens, weight in outcomes(lambda coins, k=k: draw_without_replacement(law, k, coins)):
             seen[tokens] += weight
         assert seen == {order: in_sequence(order) for order in permutations((0, 2, 3, 4), k)}
 

@@ -121,20 +121,20 @@ def test_at_temperature_0_every_rule_writes_the_greedy_tokens(name: str) -> None
 
 def test_a_callable_of_ones_own_can_be_checked() -> None:
     def never_accepts(draft: DraftTree, law: object, coins: EnumeratingCoins) -> Verdict:
-        return Verdict((0,), coins.choice(law(0)))  # type: ignore[operator]
+        return Verdict((0,), coins.choice(law(0)))
 
     assert check_rule(never_accepts, KINDS["mixed"], BINARY) == Report(0, 1)
 
     def accepts_all(draft: DraftTree, law: object, coins: EnumeratingCoins) -> Verdict:
         last = draft.tree.leaves[0]  # looks at the tree as a whole
-        return Verdict(draft.tree.path(last), coins.choice(law(last)))  # type: ignore[operator]
+        return Verdict(draft.tree.path(last), coins.choice(law(last)))
 
     assert check_rule(accepts_all, KINDS["mixed"], BINARY).total_variation > 0.5
 
 
 def test_trees_that_grow_on_demand_have_the_law_of_trees_drawn_first() -> None:
     class Hasty(Rejection):
-        def accept(self, draft, law, coins):  # type: ignore[no-untyped-def]
+        def accept(self, draft, law, coins):
             assert len(draft.tree) >= 2  # draws everything before the first coin of the rule
             return super().accept(draft, law, coins)
 

@@ -43,7 +43,7 @@ def write(rule: object, rng: random.Random, nodes: int, length: int, seed: int) 
         def law(node: int, tree: TokenTree = tree, committed: list[int] = committed) -> Tensor:
             return toy_law((*committed, *(tree.tokens[i] for i in tree.path(node)[1:])))
 
-        verdict = rule.accept(draft, law, coins.at(len(committed)))  # type: ignore[attr-defined]
+        verdict = rule.accept(draft, law, coins.at(len(committed)))
         assert verdict.path[0] == 0
         assert all(tree.parents[b] == a for a, b in zip(verdict.path, verdict.path[1:], strict=False))
         committed += [tree.tokens[node] for node in verdict.path[1:]] + [verdict.bonus]

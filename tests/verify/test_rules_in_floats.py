@@ -120,13 +120,13 @@ def draw_draft(pair: ToyPair, kind: str, shape: Shape, seed: int) -> tuple[Draft
 def test_no_coin_lets_a_forbidden_token_through(pair: ToyPair, name: str, kind: str, u: float, seed: int) -> None:
     """At 0.0 exactly and just under 1.0: neither an accepted nor a bonus token has probability 0."""
     draft, prefix = draw_draft(pair, kind, kary(2, 2), seed)
-    kept = {key: law.clone() for key, law in (pair.target | pair.draft).items()}  # type: ignore[operator]
+    kept = {key: law.clone() for key, law in (pair.target | pair.draft).items()}
     verdict = RULES[name].make().accept(draft, lambda node: pair.target[prefix[node]], FixedCoin(u))
     for above, node in zip(verdict.path, verdict.path[1:], strict=False):
         assert draft.tree.parents[node] == above
         assert float(pair.target[prefix[above]][draft.tree.tokens[node]]) > 0
     assert float(pair.target[prefix[verdict.path[-1]]][verdict.bonus]) > 0
-    for key, law in (pair.target | pair.draft).items():  # type: ignore[operator]
+    for key, law in (pair.target | pair.draft).items():
         assert torch.equal(law, kept[key]), "a law was changed in place"
 
 
@@ -175,7 +175,7 @@ def test_a_residual_that_only_rounding_made_never_holds_a_forbidden_token() -> N
     draft = (target.double() / target.double().sum()).float() * (1 + 1e-7)
     for u in (0.0, 0.5, JUST_UNDER_ONE):
         coins = FixedCoin(u)
-        coins.bernoulli = lambda p: False  # type: ignore[method-assign]
+        coins.bernoulli = lambda p: False
         assert Rejection().accept(star([0], draft), lambda node: target, coins).bonus != 3
 
 

@@ -27,7 +27,7 @@ def assert_same(processor: object, scores: Tensor) -> None:
     fast = truncation.fast_equal(processor)
     assert fast is not None
     before = scores.clone()
-    ours, theirs = fast(scores), processor(NO_IDS, scores[None].clone())[0]  # type: ignore[operator]
+    ours, theirs = fast(scores), processor(NO_IDS, scores[None].clone())[0]
     assert torch.equal(scores, before), "the input was changed"
     if isinstance(processor, own.TopPLogitsWarper) and not ties_are_stable():
         # the border may fall among equal scores, where their sort order is the machine's: same values, same number

@@ -80,7 +80,8 @@ def _attend(
         raise StepMissing(
             f"the attention {ATTENTION_NAME!r} runs only inside branchwise; set another attn_implementation on it"
         )
-    layer_idx: int = module.layer_idx  # type: ignore[assignment]  # transformers sets it on every cached attention
+    # transformers sets it on every attention with a cache
+    layer_idx: int = module.layer_idx  # type: ignore[assignment]
     step = branchwise_step
     step.layers_seen.append(layer_idx)
     windows = [window for window in (sliding_window, step.window_of(layer_idx)) if window is not None]

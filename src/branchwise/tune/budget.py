@@ -70,4 +70,5 @@ def make_budget(spec: int | str | BudgetPolicy) -> BudgetPolicy:
             raise ValueError(_NO_BUDGET.format(spec)) from None
     if not isinstance(spec, int) and hasattr(spec, "choose"):
         return spec
-    return FixedBudget(spec)  # type: ignore[arg-type]  # which says what is wrong with anything else
+    # anything else: its own check says what is wrong
+    return FixedBudget(spec)  # type: ignore[arg-type]
