@@ -22,8 +22,8 @@ class DraftContext:
 
     Attributes:
         tokens: committed tokens including the root (the last one), without padding. The drafter must not change it.
-        features: hidden states by layer, as the drafter's ``feature_layers`` asked, of the tokens committed since the last
-            `propose`: at first the prompt without its last token, then the accepted path of each step, root first.
+        features: hidden states by layer, as the drafter's ``feature_layers`` asked, of the tokens committed since
+            the last `propose`: at first the prompt without its last token, then each step's accepted path, root first.
         vocab_size: ids run from 0 to ``vocab_size - 1``.
         max_depth: deepest node a tree may have now, or None.
         grammar: says which tokens may follow a path below the root, or None. What it forbids is best not drafted (see
