@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The bars of the core library, one after the other. Results go to the folder named by OUT (default: out/bars).
 #
-#   bench/bars.sh                 everything, about an hour and a half on two cores
+#   bench/bars.sh                 everything, about three hours on two cores
 #   LIMIT=2 NEW=48 bench/bars.sh  a quick look: 2 prompts per category, 48 new tokens
-#   bench/bars.sh forward cache   only some parts: cache, forward, default, fp32, coder
+#   bench/bars.sh forward cache   only some parts: cache, forward, default, fp32, coder, laws, rules, exact, grammar
 #
 # Run it on a quiet machine. Methods alternate, so ratios survive some noise, but shares of time do not. cpu_seconds in the
 # results, far below threads x decode_seconds, tells that the machine was busy.
@@ -57,7 +57,28 @@ coder() {
         --max-new-tokens "$NEW" --dtype bfloat16 --threads "$THREADS" --json "$OUT/coder.json"
 }
 
-for name in "${@:-cache forward default fp32 coder}"; do
+# laws and rule of a 32-node tree: <= 4 ms with temperature alone, <= 10 ms with top-p 0.9
+laws() { part laws "$PYTHON" bench/law_cost.py --threads "$THREADS"; }
+
+# the same sampled tree: tokens per step of traversal >= rejection >= match; which way of drafting is faster per second
+rules() {
+    local few=(--parts tree,speed --limit $((LIMIT < 4 ? LIMIT : 4)) --max-new-tokens "$NEW" --threads "$THREADS")
+    part rules-1.0 "$PYTHON" bench/rules.py "$PROMPTS" --temperature 1 "${few[@]}"
+    part rules-0.7 "$PYTHON" bench/rules.py "$PROMPTS" --temperature 0.7 --top-p 0.9 "${few[@]}"
+}
+
+# rule match and plain decoding of one seed: 2,000 equal tokens at each temperature
+exact() {
+    for temperature in 0.5 0.8 1.0 1.3; do
+        part "exact-$temperature" "$PYTHON" bench/rules.py "$PROMPTS" --parts exact --temperature "$temperature" \
+            --first 1 --max-new-tokens 2000 --dtype float32 --threads "$THREADS"
+    done
+}
+
+# JSON under a schema: all valid, equal to plain constrained decoding, faster than it
+grammar() { part grammar "$PYTHON" bench/grammar.py --threads "$THREADS"; }
+
+for name in "${@:-cache forward default fp32 coder laws rules exact grammar}"; do
     for one in $name; do "$one"; done
 done
 exit "$failed"

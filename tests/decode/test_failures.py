@@ -507,3 +507,21 @@ def test_a_drafted_token_that_breaks_its_own_branch_breaks_no_other(model, futur
     )
     assert list(output.tokens) == futures[tuple(PROMPT)]
     assert output.steps == NEW, "every tree was spoiled, and every step fell back to its root"
+
+
+class Wrapper(torch.nn.Module):
+    def __init__(self, model) -> None:
+        super().__init__()
+        self._orig_mod = model
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (Wrapper(torch.nn.Linear(1, 1)), "wrapper; give its ._orig_mod"),
+        ("some/model", "must be a loaded transformers model or a Target, got str"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_a_remedy(model, says):
+    with pytest.raises(TypeError, match=says):
+        Speculator(model)

@@ -11,6 +11,7 @@ from transformers import TextIteratorStreamer, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
 from branchwise import Speculator
+from branchwise.decode.text import ShownText
 from drafters import Scripted
 from loop_rig import RunsOf, WildTrees
 from oracles import greedy_by_recompute
@@ -218,12 +219,21 @@ def test_a_bad_request_raises_at_the_call_and_not_at_the_first_piece(speculator)
     assert speculator.target.cache.lanes == ()
 
 
-def test_a_stop_string_is_part_of_the_stream_as_of_transformers_output(speculator, model, future):
-    """The text up to the token that completes it, like the ids; `Generation.text` has it cut off."""
+def test_the_stream_ends_before_the_stop_string_like_the_text(speculator, model, future):
+    """The ids hold the token that completes it, as in transformers; the text does not show it."""
     stop = TOKENIZER.decode(next(token for token in future[6:] if token >= len(SPECIAL)))
     options = {"max_new_tokens": NEW, "do_sample": False, "stop_strings": [stop]}
     ids = model.generate(IDS, tokenizer=TOKENIZER, **options)
-    text = "".join(speculator.stream(IDS, **options))
-    assert text == TOKENIZER.decode(ids[0, len(PROMPT) :], skip_special_tokens=True)
-    assert text.endswith(stop)
-    assert speculator.complete(PROMPT, **options).text == text.partition(stop)[0]
+    whole = TOKENIZER.decode(ids[0, len(PROMPT) :], skip_special_tokens=True)
+    assert whole.endswith(stop)
+    pieces = list(speculator.stream(IDS, **options))
+    assert "".join(pieces) == whole.partition(stop)[0] == speculator.complete(PROMPT, **options).text
+
+
+def test_the_start_of_a_stop_string_is_held_back_until_it_is_another_word():
+    shown = ShownText(TOKENIZER, ["lo!", "loud"])
+    given = [
+        shown.push(TOKENIZER(word, add_special_tokens=False).input_ids) for word in ("hel", "lo", " wor", "loud x")
+    ]
+    assert "".join(given) + shown.flush() == "hello wor"
+    assert given[0] != "hel"  # may still become "lo!"

@@ -202,15 +202,6 @@ def test_processors_without_a_value_on_trees_are_refused() -> None:
         Sampler(True, [guidance])
 
 
-def test_for_row_tells_the_true_row_and_skips_no_padding() -> None:
-    rows = []
-    constraint = own.PrefixConstrainedLogitsProcessor(lambda row, tokens: rows.append(row) or [1, 2], num_beams=3)
-    sampler = Sampler(True, [constraint]).for_row(2)
-    law = TreeLaw(DRAFT, COMMITTED, logits(), sampler)
-    assert law(0)[[1, 2]].sum() == pytest.approx(1.0)
-    assert rows == [2]
-
-
 def test_bad_shapes_and_a_wrong_root_raise() -> None:
     with pytest.raises(ValueError, match=r"6 nodes needs logits \[N, V\]"):
         TreeLaw(DRAFT, COMMITTED, torch.zeros(3, V), Sampler())

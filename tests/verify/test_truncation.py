@@ -77,6 +77,12 @@ def test_min_p(row: tuple, min_p: float) -> None:
     assert_same(own.MinPLogitsWarper(min_p), make_row(*row))
 
 
+@settings(max_examples=120, deadline=None)
+@given(ROWS, st.sampled_from([0.01, 0.2, 0.5, 0.9, 0.999]))
+def test_typical(row: tuple, mass: float) -> None:
+    assert_same(own.TypicalLogitsWarper(mass), make_row(*row))
+
+
 @settings(max_examples=40, deadline=None)
 @given(ROWS, st.sampled_from([0.01, 0.7, 1.0, 3.0]))
 def test_temperature(row: tuple, temperature: float) -> None:
@@ -102,11 +108,16 @@ def test_other_filter_values_and_subclasses_are_left_to_transformers() -> None:
     assert truncation.fast_equal(Mine(5)) is None
     assert truncation.fast_equal(own.TopKLogitsWarper(5, filter_value=-100.0)) is None
     assert truncation.fast_equal(own.MinPLogitsWarper(0.5, min_tokens_to_keep=2)) is None
-    assert truncation.fast_equal(own.TypicalLogitsWarper(0.5)) is None
+    assert truncation.fast_equal(own.TypicalLogitsWarper(0.5, min_tokens_to_keep=2)) is None
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_values_that_are_no_scores_are_passed_on(bad: float) -> None:
     scores = torch.tensor([0.0, bad, 1.0])
-    for fast in (lambda s: truncation.keep_top_k(2, s), lambda s: truncation.keep_top_p(0.5, 1, s)):
+    fasts = (
+        lambda s: truncation.keep_top_k(2, s),
+        lambda s: truncation.keep_top_p(0.5, 1, s),
+        lambda s: truncation.keep_typical(0.5, s),
+    )
+    for fast in fasts:
         assert not math.isfinite(float(fast(scores)[1]))

@@ -31,7 +31,7 @@ from .logprobs import with_logprobs
 from .orders import Order, orders_from_arguments, orders_from_callback
 from .session import Lane, Session
 from .statistics import Generation
-from .text import TextStream
+from .text import ShownText
 
 
 @dataclass
@@ -59,6 +59,7 @@ class Speculator:
 
     Raises:
         UnsupportedModel: the model cannot be kept exact; says why and what to do.
+        TypeError: ``model`` is neither; says what to give instead.
         ValueError: a name or number is not known; says which are.
     """
 
@@ -75,7 +76,7 @@ class Speculator:
         self.budget = make_budget(budget)
         self.rule = rule
         self.tokenizer = tokenizer
-        self.target: Target = HuggingFaceTarget(model) if isinstance(model, PreTrainedModel) else model
+        self.target: Target = HuggingFaceTarget(model) if isinstance(model, PreTrainedModel) else _as_target(model)
         self.model = getattr(self.target, "model", None)
 
     def generate(
@@ -126,8 +127,9 @@ class Speculator:
     ) -> Iterator[str] | Iterator[tuple[int, ...]]:
         """Yields the output of one sequence as it comes: text with a tokenizer, runs of token ids without.
 
-        Text never ends in half a character, and the pieces add up to the decoded output. Leaving the iterator frees
-        everything. Arguments are as for `generate` and are checked before the first piece is asked for.
+        Text never ends in half a character, and the pieces add up to `Generation.text` (a stop string is not part of
+        it). Leaving the iterator frees everything. Arguments are as for `generate` and are checked before the first
+        piece is asked for.
         """
         if kwargs.pop("logprobs", None) is not None:
             raise ValueError("logprobs come with a finished Generation, not with a stream: use complete()")
@@ -223,7 +225,8 @@ class Speculator:
     def _pieces(self, orders: list[Order]) -> Iterator[Any]:
         """Yields None once the request is checked and prefilled, then the pieces."""
         session, (lane,) = self._start(orders)
-        text = TextStream(session.tokenizer) if session.tokenizer is not None else None
+        stops = lane.request.stop.stop_strings
+        text = ShownText(session.tokenizer, stops) if session.tokenizer is not None else None
         with closing(session):
             yield None
             while session.active:
@@ -232,7 +235,7 @@ class Speculator:
                 if text is None:
                     yield run
                     continue
-                piece = "".join(map(text.push, run))
+                piece = text.push(run)
                 if piece:
                     yield piece
             rest = text.flush() if text is not None else ""
@@ -256,6 +259,20 @@ class Speculator:
             logits=_by_step([lane.raw_logits for lane in lanes]) if orders[0].returns_logits else None,
             branchwise=generations[0] if len(generations) == 1 else generations,
         )
+
+
+def _as_target(model: Any) -> Target:
+    """``model`` itself if it is a target; else says what to give instead."""
+    if isinstance(model, torch.nn.Module):
+        inner = "its .merge_and_unload()" if hasattr(model, "merge_and_unload") else "the model inside it"
+        inner = "its ._orig_mod" if hasattr(model, "_orig_mod") else inner
+        raise TypeError(f"{type(model).__name__} is no transformers PreTrainedModel but a wrapper; give {inner}")
+    if not hasattr(model, "prefill"):
+        raise TypeError(
+            f"the model must be a loaded transformers model or a Target, got {type(model).__name__}; "
+            "load it with AutoModelForCausalLM.from_pretrained or branchwise.hub.load"
+        )
+    return model
 
 
 def _by_step(lanes: list[list[Tensor]]) -> tuple[Tensor, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,3 +59,39 @@ class TextStream:
         if not tokens:
             return ""
         return self._tokenizer.decode(tokens, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False)
+
+
+class ShownText:
+    """Text as a reader may see it while it grows: never more than the finished text will hold.
+
+    The end of the text that may still become a stop string is held back; a stop string and what follows it are not
+    shown.
+
+    Args:
+        tokenizer: decodes the tokens; special ones are left out.
+        stop_strings: what ends the text.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop_strings: Sequence[str] = ()) -> None:
+        self._stream = TextStream(tokenizer)
+        self._stops = tuple(stop_strings)
+        self._held_back = max(map(len, self._stops), default=1) - 1
+        self._shown = 0
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """Takes tokens; returns the text that may now be shown, possibly empty."""
+        for token in tokens:
+            self._stream.push(token)
+        return self._advance(self._held_back)
+
+    def flush(self) -> str:
+        """What was held back, when no more tokens come."""
+        self._stream.flush()
+        return self._advance(0)
+
+    def _advance(self, held_back: int) -> str:
+        text, start = self._stream.text, self._shown
+        # a stop string that is complete now began at or after what was shown
+        found = [at for stop in self._stops if (at := text.find(stop, start)) >= 0]
+        self._shown = max(start, min(found) if found else len(text) - held_back)
+        return text[start : self._shown]

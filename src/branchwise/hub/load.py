@@ -33,7 +33,7 @@ def resolve(
     is passed on as a Hub id.
 
     Raises:
-        UnknownModel: a word without a slash that is no folder and looks like a slip of a registered name.
+        UnknownModel: a path that is no folder, or a word without a slash that looks like a slip of a registered name.
         ModelNotFetched: a registered model that is absent and cannot be downloaded now.
     """
     word = os.fspath(name_or_path)
@@ -41,6 +41,8 @@ def resolve(
         return str(fetch(word, cache_dir=cache_dir, progress=progress, offline=offline))
     if Path(word).is_dir():
         return word
+    if Path(word).is_absolute() or word.startswith(("./", "../", "~")):
+        raise UnknownModel(f"there is no folder {word!r}; give a folder with a config.json, a short name or a Hub id")
     if "/" not in word and os.sep not in word and near_names(word):
         raise UnknownModel(f"{unknown_name_message(word)} (A Hub id is written owner/name, a folder ./name.)")
     return word

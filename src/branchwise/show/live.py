@@ -1,7 +1,4 @@
-"""Text shown while it is generated, never more than the finished text will hold.
-
-A transformers streamer. Knows tokens and stop strings; does not know where the text goes.
-"""
+"""Text written while it is generated. A transformers streamer; does not know where the text goes."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from typing import Any
 from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
-from ..decode.text import TextStream
+from ..decode.text import ShownText
 
 
 class LiveText(BaseStreamer):
-    """Writes text piece by piece. The end of the text that may still become a stop string is held back.
+    """Writes text piece by piece, see `ShownText`.
 
     Args:
         tokenizer: decodes the tokens.
@@ -24,11 +21,8 @@ class LiveText(BaseStreamer):
     """
 
     def __init__(self, tokenizer: Any, write: Callable[[str], object], stop_strings: Sequence[str] = ()) -> None:
-        self._text = TextStream(tokenizer)
+        self._text = ShownText(tokenizer, stop_strings)
         self._write = write
-        self._stops = tuple(stop_strings)
-        self._held_back = max(map(len, self._stops), default=1) - 1
-        self._written = 0
         self._saw_prompt = False
 
     def put(self, value: Tensor) -> None:
@@ -36,20 +30,12 @@ class LiveText(BaseStreamer):
         if not self._saw_prompt:
             self._saw_prompt = True
             return
-        for token in value.flatten().tolist():
-            self._text.push(token)
-        self._show(self._held_back)
+        self._show(self._text.push(value.flatten().tolist()))
 
     def end(self) -> None:
         """Writes what was held back."""
-        self._text.flush()
-        self._show(0)
+        self._show(self._text.flush())
 
-    def _show(self, held_back: int) -> None:
-        text = self._text.text
-        # a stop string that is complete now began at or after what was written
-        found = [at for stop in self._stops if (at := text.find(stop, self._written)) >= 0]
-        limit = min(found) if found else len(text) - held_back
-        if limit > self._written:
-            self._write(text[self._written : limit])
-            self._written = limit
+    def _show(self, piece: str) -> None:
+        if piece:
+            self._write(piece)

@@ -77,29 +77,6 @@ class Sampler:
         """Whether a processor might write into the scores it is given."""
         return any(stage.fast is None for stage in self.stages)
 
-    def for_row(self, row: int) -> Sampler:
-        """These settings for row ``row`` of a batch whose rows become lanes without padding.
-
-        transformers' processors see the whole padded batch; a lane calls them with one unpadded row. Two of its own
-        classes tell the rows apart and are rewritten: a prefix constraint is called with the true row number, and a
-        repetition penalty that skips each row's padding has none to skip.
-        """
-        from transformers.generation import logits_process as own
-
-        processors: list[Any] = []
-        for processor in self.processors:
-            if type(processor) is own.PrefixConstrainedLogitsProcessor:
-                allowed = processor._prefix_allowed_tokens_fn
-                processor = own.PrefixConstrainedLogitsProcessor(
-                    lambda _, tokens, allowed=allowed: allowed(row, tokens), num_beams=1
-                )
-            elif type(processor) is own.RepetitionPenaltyLogitsProcessor and isinstance(
-                processor.prompt_ignore_length, Tensor
-            ):
-                processor = own.RepetitionPenaltyLogitsProcessor(processor.penalty)
-            processors.append(processor)
-        return Sampler(self.do_sample, processors)
-
 
 def _prefix_blind_types() -> frozenset[type]:
     """The processors of transformers whose result is a function of the scores alone."""

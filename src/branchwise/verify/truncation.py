@@ -25,7 +25,10 @@ from torch import Tensor
 #: how far below the maximum to look, in nats, before looking at everything
 _LOOKS_NATS = (5.0, 12.0)
 
-#: transformers sums float32 probabilities; nearer to the border of top-p than this its rounding decides, not ours
+#: how far from the entropy to look, in nats, before looking at everything
+_TYPICAL_LOOKS_NATS = (1.0, 4.0)
+
+#: transformers sums float32 probabilities; nearer to the border of a mass than this its rounding decides, not ours
 _DOUBT = 4e-6
 
 
@@ -44,6 +47,8 @@ def fast_equal(processor: Any) -> Callable[[Tensor], Tensor] | None:
         return partial(keep_top_p, processor.top_p, processor.min_tokens_to_keep)
     if kind is own.MinPLogitsWarper and processor.min_tokens_to_keep == 1:
         return partial(keep_min_p, processor.min_p)
+    if kind is own.TypicalLogitsWarper and processor.min_tokens_to_keep == 1:
+        return partial(keep_typical, processor.mass)
     return None
 
 
@@ -97,6 +102,33 @@ def keep_min_p(min_p: float, scores: Tensor) -> Tensor:
     if scores.device.type == "cpu":
         return _only(scores, np.flatnonzero(~removed.numpy()))
     return scores.masked_fill(removed, -math.inf)
+
+
+def keep_typical(mass: float, scores: Tensor) -> Tensor:
+    """Keeps the tokens whose surprise is nearest the entropy until they hold ``mass``: `TypicalLogitsWarper`.
+
+    Tokens as surprising as the last one needed are kept too, so the order among equals does not matter.
+    """
+    logs = scores.log_softmax(0)
+    probabilities = logs.exp()
+    distance = (-logs + (logs * probabilities).nansum()).abs()  # [V], nats between surprise and entropy
+    if _on_cpu_and_finite(scores):
+        values = distance.numpy()
+        for nats in _TYPICAL_LOOKS_NATS:
+            near = np.flatnonzero(values <= nats)
+            order = near[np.argsort(values[near], kind="stable")]
+            held = np.cumsum(probabilities.numpy()[order].astype(np.float64))
+            last = int(np.searchsorted(held, mass))
+            if last >= len(order):
+                continue
+            before = held[last - 1] if last else 0.0
+            if min(held[last] - mass, mass - before) < _DOUBT:
+                break
+            return _only(scores, near[values[near] <= values[order[last]]])
+    ordered, ids = torch.sort(distance, stable=True)
+    reached = int((scores[ids].softmax(0).cumsum(0) < mass).sum())
+    border = ordered[min(reached, len(ordered) - 1)]
+    return scores.masked_fill(distance > border, -math.inf)
 
 
 def _on_cpu_and_finite(scores: Tensor) -> bool:
