@@ -48,6 +48,9 @@ class Estimates:
     def observe(self, states, records):
         pass
 
+    def finish(self, state):
+        pass
+
 
 def _draft(budget=9, seed=0, max_depth=None, estimates=None, width=3, grammar=None):
     estimates = estimates or {3: 0.4, 7: 0.2, 1: 0.1, 40: 0.1, 9: 0.0}

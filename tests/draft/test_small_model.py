@@ -10,7 +10,8 @@ import torch
 
 from branchwise import Speculator
 from branchwise.draft.protocol import DraftContext
-from branchwise.draft.small_model import SmallModelDrafter, check_shared_vocabulary
+from branchwise.draft.small_model import SmallModelDrafter
+from branchwise.draft.vocabulary import check_shared_vocabulary
 from oracles import greedy_by_recompute, logits_by_recompute
 from zoo import LENGTH_DEPENDENT, SUPPORTED, VOCAB, build, tiny_llama
 
@@ -76,8 +77,10 @@ def test_trees_are_those_of_a_path_by_path_rebuild_at_every_step(family):
 def test_a_level_is_one_forward_and_a_tree_as_many_as_it_is_deep(monkeypatch):
     drafter = SmallModelDrafter(tiny_llama(seed=3), depth=4, width=3)
     calls = []
-    run = drafter._model._run
-    monkeypatch.setattr(drafter._model, "_run", lambda *args, **kw: calls.append(args[0].shape) or run(*args, **kw))
+    run = drafter._lanes.model._run
+    monkeypatch.setattr(
+        drafter._lanes.model, "_run", lambda *args, **kw: calls.append(args[0].shape) or run(*args, **kw)
+    )
     contexts = [DraftContext(list(PROMPT), VOCAB), DraftContext([5, 6], VOCAB), DraftContext([9], VOCAB)]
     states = [drafter.start(context) for context in contexts]
     calls.clear()
@@ -108,8 +111,8 @@ def test_batches_join_and_leave_and_every_lane_is_given_back():
     output = speculator.generate(ids, attention_mask=mask, max_new_tokens=12, do_sample=False)
     for row, prompt in zip(output, (PROMPT, PROMPT[2:], PROMPT[6:]), strict=True):
         assert row[9:].tolist() == greedy_by_recompute(model, prompt, 12)
-    assert drafter._model.cache.lanes == ()
-    drafter._model.cache.check_integrity()
+    assert drafter._lanes.model.cache.lanes == ()
+    drafter._lanes.model.cache.check_integrity()
 
 
 def test_a_longer_vocabulary_of_the_small_model_is_never_drafted_from():

@@ -83,6 +83,27 @@ class TreeCache(Cache):
         for layer in self.layers:
             layer.kept[slot] = 0
 
+    def shorten(self, lane: int, length: int) -> None:
+        """Forgets the committed rows of ``lane`` from ``length`` on.
+
+        Where a sliding window has trimmed rows that are wanted again, the lane is cleared instead: look at `length`.
+
+        Raises:
+            ValueError: the lane is shorter than that.
+        """
+        self._refuse_in_flight("shorten a lane")
+        slot, dropped = self.slot(lane), self._length[lane] - length
+        if not 0 <= length <= self._length[lane]:
+            raise ValueError(f"lane {lane} holds {self._length[lane]} tokens; it cannot be shortened to {length}")
+        for layer in self.layers:
+            needed = length if layer.window is None else min(length, layer.window - 1)
+            if layer.kept[slot] - dropped < needed:
+                self.clear(lane)
+                return
+        self._length[lane] = length
+        for layer in self.layers:
+            layer.kept[slot] -= dropped
+
     def slot(self, lane: int) -> int:
         """Where ``lane`` lies along the batch axis."""
         try:

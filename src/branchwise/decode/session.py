@@ -119,6 +119,7 @@ class Session:
             features = self.target.prefill(number, prompt, self.drafter.feature_layers)
             context = DraftContext(prompt, self.target.vocab_size, dict(features))
             context.grammar = request.grammar.start() if request.grammar is not None else None
+            context.sampler = request.sampler
             state = self.drafter.start(context)
         except BaseException:
             self.target.rollback()

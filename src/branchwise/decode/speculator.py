@@ -7,7 +7,7 @@ the outputs take the form transformers users know.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +54,8 @@ class Speculator:
         model: an ``AutoModelForCausalLM`` in eval mode (left exactly as found), or a ready `Target`.
         tokenizer: needed for text streams and stop strings only.
         drafter: ``"auto"``, a name (see ``branchwise.draft``) or a `Drafter`.
+        drafter_options: for a drafter given by name, for example ``{"draft_model": "qwen2.5-coder-0.5b-instruct"}``.
+            With a draft model the target's tokenizer and device are handed on unless they are given here.
         rule: ``"auto"``, a name (see ``branchwise.verify``) or a `Rule`.
         budget: most nodes of a tree, root included; 1 is plain decoding, ``"auto"`` chooses while generating.
 
@@ -69,10 +71,15 @@ class Speculator:
         tokenizer: Any = None,
         *,
         drafter: str | Drafter = "auto",
+        drafter_options: Mapping[str, Any] | None = None,
         rule: str | Rule = "auto",
         budget: int | str | BudgetPolicy = "auto",
     ) -> None:
-        self.drafter = make_drafter(drafter)
+        options = dict(drafter_options or {})
+        if "draft_model" in options:
+            options.setdefault("target_tokenizer", tokenizer)
+            options.setdefault("device", getattr(model, "device", None))
+        self.drafter = make_drafter(drafter, **options)
         self.budget = make_budget(budget)
         self.rule = rule
         self.tokenizer = tokenizer
@@ -297,6 +304,7 @@ def generate(
     input_ids: Tensor | None = None,
     *,
     drafter: str | Drafter = "auto",
+    drafter_options: Mapping[str, Any] | None = None,
     rule: str | Rule = "auto",
     budget: int | str | BudgetPolicy = "auto",
     seed: int | None = None,
@@ -312,6 +320,7 @@ def generate(
         model: an ``AutoModelForCausalLM`` in eval mode; left exactly as found.
         input_ids: ``[B, L]`` prompts.
         drafter: see `Speculator`; ``"none"`` is plain decoding through the same loop.
+        drafter_options: see `Speculator`.
         rule: see `Speculator`.
         budget: see `Speculator`.
         seed: seed of the coins; fresh entropy without one.
@@ -324,7 +333,9 @@ def generate(
         ``.sequences`` and ``.branchwise``.
     """
     tokenizer = as_transformers.pop("tokenizer", None)
-    speculator = Speculator(model, tokenizer, drafter=drafter, rule=rule, budget=budget)
+    speculator = Speculator(
+        model, tokenizer, drafter=drafter, drafter_options=drafter_options, rule=rule, budget=budget
+    )
     return speculator.generate(input_ids, seed=seed, grammar=grammar, logprobs=logprobs, **as_transformers)
 
 

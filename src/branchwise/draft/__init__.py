@@ -10,7 +10,9 @@ from .oracle import OracleDrafter
 from .protocol import DraftContext, Drafter, DraftState, StepRecord
 from .recycling import AdjacencyTable, RecyclingSource
 from .registry import DRAFTERS, make_drafter
+from .small_model import SmallModelDrafter
 from .source import CandidateSource, Evidence
+from .text_bridge import TextBridge
 
 __all__ = [
     "AdjacencyTable",
@@ -27,7 +29,9 @@ __all__ = [
     "NoneDrafter",
     "OracleDrafter",
     "RecyclingSource",
+    "SmallModelDrafter",
     "StepRecord",
+    "TextBridge",
     "grow",
     "make_drafter",
 ]

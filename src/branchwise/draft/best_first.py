@@ -45,7 +45,9 @@ def check_budget(budget: int) -> None:
         raise ValueError(f"a draft tree needs a budget of at least 1 node (the root), got {budget}")
 
 
-def grow(root: int, budget: int, max_depth: int | None, vocab_size: int, expand: Expand) -> Growth:
+def grow(
+    root: int, budget: int, max_depth: int | None, vocab_size: int, expand: Expand, width: int | None = None
+) -> Growth:
     """The tree of at most ``budget`` nodes with the largest sum of scores, as far as the estimates are right.
 
     The expected number of accepted nodes is the sum over nodes of the probability that the whole path to the node is
@@ -59,6 +61,7 @@ def grow(root: int, budget: int, max_depth: int | None, vocab_size: int, expand:
         max_depth: deepest node allowed, or None.
         vocab_size: candidates outside ``[0, vocab_size)`` are dropped.
         expand: candidates below a path; tokens distinct, estimates in [0, 1], in any order.
+        width: most children of a node; 1 grows a chain.
 
     Raises:
         ValueError: ``budget`` is below 1.
@@ -75,7 +78,10 @@ def grow(root: int, budget: int, max_depth: int | None, vocab_size: int, expand:
         path, score = paths[node], scores[node]
         if max_depth is None or len(path) < max_depth:
             least = least_score / score
-            for token, estimate, source in expand(path, least):
+            candidates = expand(path, least)
+            if width is not None:
+                candidates = heapq.nlargest(width, candidates, key=lambda candidate: candidate[1])
+            for token, estimate, source in candidates:
                 if estimate >= least and 0 <= token < vocab_size:
                     age += 1
                     heapq.heappush(heap, (-score * estimate, age, node, token, source))

@@ -6,7 +6,10 @@ Knows the drafter's trees. Does not know how it grows them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
 
 from ..verify.proposal import DraftTree
 from .best_first import Path
@@ -19,10 +22,17 @@ SURENESS = 4
 
 @dataclass
 class DrafterSourceState:
-    """One lane: the drafter's own state, and the children it drafted in this step with their conditional estimates."""
+    """One lane.
+
+    Attributes:
+        inner: the drafter's own state.
+        children: what it drafted in this step, with conditional estimates.
+        missed: features of the steps in which it was not asked, for a drafter that reads features.
+    """
 
     inner: DraftState
     children: dict[Path, dict[int, float]] = field(default_factory=dict)
+    missed: list[dict[int, Any]] = field(default_factory=list)
 
 
 class DrafterSource:
@@ -30,33 +40,72 @@ class DrafterSource:
 
     Below nodes of other sources the drafter has nothing to say. It observes the steps of the mixed trees.
 
+    A drafter that samples says nothing path by path: its draws are put beside and below the tree of all the others, by
+    `complete`.
+
     Args:
-        drafter: must draft without chance, since the mixed tree's proposals are one-hot.
+        drafter: any drafter. One that samples must have a `complete` of its own, as `SmallModelDrafter` has.
+
+    Raises:
+        ValueError: the drafter samples and cannot complete another tree.
     """
 
     def __init__(self, drafter: Drafter) -> None:
         self.name = drafter.name
         self.feature_layers = drafter.feature_layers
         self.trust: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8)
+        self.costs_forwards = bool(getattr(drafter, "costs_forwards", False))
+        self.samples = not getattr(drafter, "is_deterministic", True)
+        if self.samples and not hasattr(drafter, "complete"):
+            raise ValueError(
+                f"drafter {self.name!r} samples its drafts and cannot put them beside those of others, so it cannot "
+                "share a mixed tree"
+            )
         self._drafter = drafter
 
     def start(self, context: DraftContext) -> DrafterSourceState:
         """Starts the drafter on the lane."""
         return DrafterSourceState(self._drafter.start(context))
 
+    def finish(self, state: DrafterSourceState) -> None:
+        """Tells a drafter that wants to know that the lane has ended."""
+        if hasattr(self._drafter, "finish"):
+            self._drafter.finish(state.inner)
+
     def begin(
         self, states: Sequence[DrafterSourceState], contexts: Sequence[DraftContext], budgets: Sequence[int]
     ) -> None:
-        """Drafts, all lanes at once.
+        """Drafts, all lanes at once, unless the drafter samples.
 
         Raises:
-            ValueError: the drafter sampled a node.
+            ValueError: the drafter sampled a node without having said so.
         """
+        if self.samples:
+            return
+        contexts = [_with_missed(state, context) for state, context in zip(states, contexts, strict=True)]
         drafts = self._drafter.propose([state.inner for state in states], contexts, budgets)
         for state, draft in zip(states, drafts, strict=True):
             if not draft.is_deterministic:
                 raise ValueError(f"drafter {self.name!r} samples its drafts, so it cannot share a mixed tree")
             state.children = _children_by_path(draft)
+
+    def skip(self, states: Sequence[DrafterSourceState], contexts: Sequence[DraftContext]) -> None:
+        """A step goes by without the drafter; it will find more new tokens, and their features, at the next one."""
+        if self.feature_layers:
+            for state, context in zip(states, contexts, strict=True):
+                state.missed.append(context.features)
+
+    def complete(
+        self,
+        states: Sequence[DrafterSourceState],
+        contexts: Sequence[DraftContext],
+        budgets: Sequence[int],
+        drafts: Sequence[DraftTree],
+    ) -> list[DraftTree]:
+        """The drafts of the others with this drafter's draws among them; only for one that samples."""
+        contexts = [_with_missed(state, context) for state, context in zip(states, contexts, strict=True)]
+        # `samples` promises the method, which is no part of the protocol
+        return self._drafter.complete([s.inner for s in states], contexts, budgets, drafts)  # type: ignore[attr-defined]
 
     def evidence(self, state: DrafterSourceState, path: Path) -> list[Evidence]:
         """The drafter's children below ``path``."""
@@ -69,6 +118,19 @@ class DrafterSource:
     def absorb(self, states: Sequence[DrafterSourceState], records: Sequence[StepRecord]) -> None:
         """Shows the drafter the steps."""
         self._drafter.observe([state.inner for state in states], records)
+
+
+def _with_missed(state: DrafterSourceState, context: DraftContext) -> DraftContext:
+    """The context with the features of the steps that the drafter was not asked in put before the latest."""
+    if not state.missed:
+        return context
+    parts = [*state.missed, context.features]
+    state.missed = []
+    # the prompt of one token has no features at all
+    layers = {layer for part in parts for layer in part}
+    return replace(
+        context, features={layer: torch.cat([part[layer] for part in parts if layer in part]) for layer in layers}
+    )
 
 
 def _children_by_path(draft: DraftTree) -> dict[Path, dict[int, float]]:

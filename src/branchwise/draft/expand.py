@@ -8,13 +8,16 @@ candidates ever seen are ranked by the log-probability of their whole path, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import exp
 
 from ..tree import TokenTree
 from ..verify.proposal import DraftTree
 from .best_first import Path
+
+#: the tokens that must follow a path, because a grammar allows nothing else
+Forced = Callable[[Path], Sequence[int]]
 
 
 @dataclass
@@ -25,6 +28,9 @@ class Expansion:
         budget: most nodes of the finished tree, root included.
         width: nodes expanded per level.
         max_depth: deepest node allowed.
+        forwards: most calls of `take`, or None.
+        forced: tokens that follow a path without anybody being asked. A frontier path then ends behind them, so that it
+            may be several nodes longer than the path whose candidates were taken.
 
     Attributes:
         candidates: every candidate so far, in order of discovery: log-probability of the path, and the path.
@@ -34,8 +40,13 @@ class Expansion:
     budget: int
     width: int
     max_depth: int
+    forwards: int | None = None
+    forced: Forced | None = None
     candidates: list[tuple[float, Path]] = field(default_factory=list)
     frontier: list[tuple[float, Path]] = field(default_factory=lambda: [(0.0, ())])
+
+    def __post_init__(self) -> None:
+        self.frontier = self._followed(self.frontier) if self.budget > 1 else []
 
     def take(self, children: Sequence[Sequence[tuple[int, float]]]) -> None:
         """Takes in the candidates below every frontier node, in frontier order, and picks the next frontier.
@@ -47,26 +58,55 @@ class Expansion:
         for (above, path), row in zip(self.frontier, children, strict=True):
             level.extend((above + logp, (*path, token)) for token, logp in row)
         self.candidates.extend(level)
-        self.frontier = sorted(level, key=lambda candidate: -candidate[0])[: self.width]
-        if not self.frontier or len(self.frontier[0][1]) >= self.max_depth or not self._can_still_matter():
-            self.frontier = []
+        followed = self._followed(self._next(level))
+        if self.forwards is not None:
+            self.forwards -= 1
+        self.frontier = followed if self.forwards != 0 else []
 
-    def _can_still_matter(self) -> bool:
+    def _next(self, level: list[tuple[float, Path]]) -> list[tuple[float, Path]]:
+        """The best nodes of the level that was just seen, unless none of their children could make the tree."""
+        best = sorted(level, key=lambda candidate: -candidate[0])[: self.width]
+        return best if best and self._can_still_matter(best[0][0]) else []
+
+    def _can_still_matter(self, best: float) -> bool:
         """Whether a child of the frontier could still be among the best: no path is likelier than its prefix."""
         wanted = self.budget - 1
         if len(self.candidates) < wanted:
             return True
         worst_kept = sorted((logp for logp, _ in self.candidates), reverse=True)[wanted - 1]
-        return self.frontier[0][0] > worst_kept
+        return best > worst_kept
+
+    def _followed(self, frontier: Iterable[tuple[float, Path]]) -> list[tuple[float, Path]]:
+        """The frontier with every path led on through its forced tokens, less what may have no children."""
+        followed = []
+        for logp, path in frontier:
+            for token in self.forced(path)[: self.max_depth - len(path)] if self.forced else ():
+                path = (*path, token)
+                self.candidates.append((logp, path))
+            if len(path) < self.max_depth:
+                followed.append((logp, path))
+        return followed
 
     def tree(self, root: int, source: str) -> DraftTree:
         """The best candidates as a draft; a parent comes before its children also when their probabilities tie."""
-        best = sorted(self.candidates, key=lambda candidate: (-candidate[0], len(candidate[1])))[: self.budget - 1]
-        tokens, parents = [root], [-1]
-        node_of: dict[Path, int] = {(): 0}
-        for _, path in best:
-            node_of[path] = len(tokens)
-            tokens.append(path[-1])
-            parents.append(node_of[path[:-1]])
-        scores = [exp(min(logp, 0.0)) for logp, _ in best]
-        return DraftTree.deterministic(TokenTree(tokens, parents), source, scores)
+        return ranked_tree(root, self.candidates, self.budget, source)
+
+
+def ranked_tree(root: int, candidates: Iterable[tuple[float, Path]], budget: int, source: str) -> DraftTree:
+    """The best ``budget - 1`` paths as a draft.
+
+    Args:
+        root: last committed token.
+        candidates: log-probability and path, all different; with every path all its prefixes, none less likely.
+        budget: most nodes, root included.
+        source: name of who proposes them.
+    """
+    best = sorted(candidates, key=lambda candidate: (-candidate[0], len(candidate[1])))[: budget - 1]
+    tokens, parents = [root], [-1]
+    node_of: dict[Path, int] = {(): 0}
+    for _, path in best:
+        node_of[path] = len(tokens)
+        tokens.append(path[-1])
+        parents.append(node_of[path[:-1]])
+    scores = [exp(min(logp, 0.0)) for logp, _ in best]
+    return DraftTree.deterministic(TokenTree(tokens, parents), source, scores)

@@ -11,6 +11,7 @@ from ..verify.coins import SeededCoins
 from ..verify.grammar_state import GrammarState
 from ..verify.proposal import DraftTree
 from ..verify.rule import Verdict
+from ..verify.sampler import Sampler
 
 #: whatever one lane's drafter needs to remember between steps; only the drafter that made it looks inside
 DraftState = Any
@@ -28,9 +29,10 @@ class DraftContext:
         max_depth: deepest node a tree may have now, or None.
         grammar: says which tokens may follow a path below the root, or None. What it forbids is best not drafted (see
             `draft.grammar`); the loop drops illegal children that were picked without chance before they cost a
-        forward. coins: the lane's coins for drafting at this step, independent of those that verify; None leaves a
-        drafter that
+            forward.
+        coins: the lane's coins for drafting at this step, independent of those that verify; None leaves a drafter that
             samples to its own.
+        sampler: the lane's sampling settings, for drafters that draw from a law of their own; None when not told.
     """
 
     tokens: list[int]
@@ -39,6 +41,7 @@ class DraftContext:
     max_depth: int | None = None
     grammar: GrammarState | None = None
     coins: SeededCoins | None = None
+    sampler: Sampler | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +64,10 @@ class StepRecord:
 class Drafter(Protocol):
     """Proposes trees. One object serves many lanes; what a lane alone needs is in its state.
 
-    Two members are optional: ``finish(state)`` is called when a lane ends, for drafters that hold something for it, and
-    ``is_deterministic = False`` says that children are sampled, so that ``rule="auto"`` can use their proposals.
+    Some members are optional: ``finish(state)`` is called when a lane ends, for drafters that hold something for it;
+    ``is_deterministic = False`` says that children are sampled, so that ``rule="auto"`` can use their proposals;
+    ``costs_forwards = True`` says that `propose` runs a model, so that a `MixedDrafter` may do without it in a step
+    (`propose` is then not called, and the next one finds more new tokens).
     """
 
     name: str

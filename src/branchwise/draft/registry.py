@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
+from .drafter_source import DrafterSource
 from .mixed import MixedDrafter
 from .ngram import NgramSource
 from .none import NoneDrafter
 from .protocol import Drafter
 from .recycling import RecyclingSource
 from .sampled import SampledDrafter
+from .small_model_by_name import small_model_drafter
+from .source import CandidateSource
 
 
-def _ngram() -> Drafter:
-    return MixedDrafter([NgramSource()], name="ngram")
+def _ngram(tree: str = "best_first") -> Drafter:
+    return MixedDrafter([NgramSource()], name="ngram", width=_width(tree))
 
 
-def _recycling(**options: Any) -> Drafter:
-    return MixedDrafter([RecyclingSource(**options)], name="recycling")
+def _recycling(tree: str = "best_first", **options: Any) -> Drafter:
+    return MixedDrafter([RecyclingSource(**options)], name="recycling", width=_width(tree))
 
 
-def _mixed() -> MixedDrafter:
-    return MixedDrafter([NgramSource(), RecyclingSource()])
+def _mixed(tree: str | None = None, draft_model: Any = None, **options: Any) -> MixedDrafter:
+    """N-grams, recycling and, with ``draft_model``, a small model; ``tree`` is then the kind of the model's trees."""
+    sources: list[CandidateSource] = [NgramSource(), RecyclingSource()]
+    if draft_model is not None:
+        sources.append(DrafterSource(small_model_drafter(draft_model, tree=tree or "dynamic", **options)))
+    elif options:
+        raise ValueError(f"{sorted(options)} are options of a draft model, but there is none: give draft_model=...")
+    return MixedDrafter(sources, width=_width(tree or "best_first", any_model=draft_model is not None))
 
 
-def _sampled(**options: Any) -> Drafter:
-    return SampledDrafter(_mixed(), **options)
+def _width(tree: str, any_model: bool = False) -> int | None:
+    """Most children per node."""
+    if tree not in ("best_first", "chain") and not any_model:
+        raise ValueError(f"tree must be 'best_first' or 'chain' without a draft model, got {tree!r}")
+    return 1 if tree == "chain" else None
+
+
+def _sampled(width: int = 3, sharpness: float = 1.0, **options: Any) -> Drafter:
+    return SampledDrafter(_mixed(**options), width=width, sharpness=sharpness)
 
 
 #: name -> how to make one; "auto" is the best drafter that needs nothing but the target
@@ -35,9 +52,26 @@ DRAFTERS: dict[str, Callable[..., Drafter]] = {
     "ngram": _ngram,
     "recycling": _recycling,
     "mixed": _mixed,
+    "model": small_model_drafter,
     "sampled": _sampled,
     "auto": _mixed,
 }
+#: names whose drafters take a ``draft_model``
+WITH_MODEL = ("model", "mixed", "sampled", "auto")
+
+
+def check_drafter_name(name: str, with_model: bool = False) -> None:
+    """Finds a wrong name, or a draft model too many or too few, before anything is loaded.
+
+    Raises:
+        ValueError: says what is wrong and what there is.
+    """
+    if name not in DRAFTERS:
+        raise ValueError(f"no drafter is named {name!r}; there are {', '.join(DRAFTERS)}")
+    if with_model and name not in WITH_MODEL:
+        raise ValueError(f"drafter {name!r} takes no draft model; those that do are {', '.join(WITH_MODEL)}")
+    if name == "model" and not with_model:
+        small_model_drafter()
 
 
 def make_drafter(spec: str | Drafter, **options: Any) -> Drafter:
@@ -48,12 +82,17 @@ def make_drafter(spec: str | Drafter, **options: Any) -> Drafter:
         options: passed to the named drafter; an instance takes none.
 
     Raises:
-        ValueError: no drafter has that name (the message lists those that exist), or options came with an instance.
+        ValueError: no drafter has that name (the message lists those that exist), or options came with an instance or
+            do not fit.
     """
     if not isinstance(spec, str):
         if options:
             raise ValueError(f"a ready-made drafter takes no options, got {sorted(options)}")
         return spec
-    if spec not in DRAFTERS:
-        raise ValueError(f"no drafter is named {spec!r}; there are {', '.join(DRAFTERS)}")
-    return DRAFTERS[spec](**options)
+    check_drafter_name(spec, with_model="draft_model" in options)
+    make = DRAFTERS[spec]
+    try:
+        signature(make).bind(**options)
+    except TypeError as error:
+        raise ValueError(f"drafter {spec!r} has no such option: {error}") from error
+    return make(**options)

@@ -36,7 +36,7 @@ class SampledDrafter:
             more often, below 1 less.
 
     Raises:
-        ValueError: ``width`` is below 1 or ``sharpness`` is not positive.
+        ValueError: ``width`` is below 1, ``sharpness`` is not positive, or the drafter samples itself.
     """
 
     is_deterministic = False
@@ -46,6 +46,8 @@ class SampledDrafter:
             raise ValueError(f"a sampled drafter draws at least one child per node, got width {width}")
         if not sharpness > 0:
             raise ValueError(f"sharpness must be > 0, got {sharpness}")
+        if not getattr(drafter, "is_deterministic", True):
+            raise ValueError("a source that samples gives no estimates to draw from; mix it without 'sampled'")
         self.name = "sampled"
         self.feature_layers = drafter.feature_layers
         self.width = width
@@ -62,6 +64,10 @@ class SampledDrafter:
         """One sampled tree per lane; a node's draws use the lane's own drafting coins."""
         self._drafter.begin(states, contexts, budgets)
         return [self._draft(*lane) for lane in zip(states, contexts, budgets, strict=True)]
+
+    def finish(self, state: MixedState) -> None:
+        """Hands the end of a lane on."""
+        self._drafter.finish(state)
 
     def observe(self, states: Sequence[MixedState], records: Sequence[StepRecord]) -> None:
         """The estimates learn from the step."""

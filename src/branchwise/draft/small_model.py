@@ -1,19 +1,13 @@
-"""A smaller causal model as drafter, with a tree cache of its own.
+"""A smaller causal model as drafter.
 
-Knows how to keep the small model's cache in step with the committed tokens and how to run one level of every lane's
-tree in one forward. Does not know the target: it sees its tokens only.
-
-The drafter's cache of a lane, between two steps, holds the committed tokens it has seen; ``tokens[seen:]`` (the bonus
-token, and accepted tokens it never ran because they were leaves or somebody else's drafts) form the chain that its next
-tree grows from:
-
-    cache  | committed, seen | chain: missing ... root | level 1 | level 2 | ...
+Knows which trees to grow and in what order lanes are served. Does not know the target (it sees its tokens only), nor
+how the small model's cache is kept in step (that is `model_lanes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,185 +16,300 @@ from transformers import PreTrainedModel
 
 from ..target.huggingface import HuggingFaceTarget
 from ..tree import TokenTree
-from ..verify.proposal import DraftTree
-from .best_first import Path, check_budget
-from .expand import Expansion
+from ..verify.coins import SeededCoins
+from ..verify.grammar_state import GrammarState
+from ..verify.proposal import DraftTree, Sampled
+from .best_first import Path, check_budget, grow
+from .expand import Expansion, Forced
+from .expand_static import StaticExpansion
+from .grammar import within_grammar
+from .model_lanes import ModelLane, ModelLanes
 from .protocol import DraftContext, StepRecord
+from .sample_growth import SampledGrowth, draft_law
+from .sample_plan import DrawRecord, plan_draws
 from .top_tokens import top_tokens
+from .tree_kind import TreeKind, tree_kind
+from .vocabulary import check_shared_vocabulary, check_vocabulary_sizes
+
+#: at most so many forced tokens are followed without asking the model
+FORCED_RUN = 16
+
+Growing = Expansion | StaticExpansion | SampledGrowth
 
 
 @dataclass
 class SmallModelState:
-    """One lane: its place in the small model's cache, and which paths of the tree in flight were run."""
+    """One lane: its place in the small model."""
 
-    lane: int
-    chain: int = 0  # nodes of the chain, root included; 0 when nothing is in flight
-    node_of: dict[Path, int] = field(default_factory=dict)
+    lane: ModelLane
+
+
+@dataclass
+class _Step:
+    """One lane in the middle of `propose`."""
+
+    state: SmallModelState
+    context: DraftContext
+    growing: Growing
+
+    @property
+    def paths(self) -> list[Path]:
+        """Of the nodes to run next."""
+        return [path for _, path in self.growing.frontier]
 
 
 class SmallModelDrafter:
-    """Drafts dynamic trees from any smaller causal model that shares the target's token ids.
+    """Drafts trees from any smaller causal model that shares the target's token ids.
+
+    Each level of all lanes' trees is one forward of the small model. For a model with another tokenizer see
+    `TextBridge`.
 
     Args:
         model: the small model, in eval mode; left as found.
-        depth: levels of the tree, one forward each.
-        width: nodes expanded per level and candidates taken below each.
+        tree: how trees are grown, see `tree_kind`: ``"dynamic"``, ``"best_first"``, ``"static"``, ``"sampled"`` or
+            ``"chain"``.
+        depth: levels of the tree, one forward each; for ``"best_first"`` the most forwards.
+        width: nodes expanded per level and candidates taken below each; for ``"sampled"`` the most draws at a node.
+        shape: index paths of a ``"static"`` tree.
         tokenizer: the small model's tokenizer, to be compared with ``target_tokenizer``.
         target_tokenizer: the target's; both or neither must be given.
 
     Raises:
-        ValueError: depth or width is below 1, or the tokenizers give shared ids different meanings.
+        ValueError: an option is out of range or does not go with the kind of tree, or the tokenizers give shared ids
+            different meanings.
         UnsupportedModel: the small model cannot run trees.
     """
 
     name = "model"
     feature_layers: tuple[int, ...] = ()
+    costs_forwards = True
 
     def __init__(
         self,
         model: PreTrainedModel,
         *,
-        depth: int = 5,
-        width: int = 4,
+        tree: str = "dynamic",
+        depth: int | None = None,
+        width: int | None = None,
+        shape: Sequence[Sequence[int]] | None = None,
         tokenizer: Any = None,
         target_tokenizer: Any = None,
     ) -> None:
-        for label, value in (("depth", depth), ("width", width)):
-            if value < 1:
-                raise ValueError(f"a small-model drafter needs {label} >= 1, got {value}")
         if (tokenizer is None) != (target_tokenizer is None):
             raise ValueError("give both tokenizers or neither: one alone cannot be compared")
-        if tokenizer is not None:
+        self.kind: TreeKind = tree_kind(tree, depth=depth, width=width, shape=shape)
+        self.is_deterministic = not self.kind.samples
+        self._compared = tokenizer is not None
+        if self._compared:
             check_shared_vocabulary(tokenizer, target_tokenizer)
-        self.depth = depth
-        self.width = width
-        self._model = HuggingFaceTarget(model)
+        self._lanes = ModelLanes(HuggingFaceTarget(model))
+        self._record = DrawRecord()
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids the small model writes."""
+        return self._lanes.model.vocab_size
 
     def start(self, context: DraftContext) -> SmallModelState:
         """Reads the prompt into a lane of the small model.
 
         Raises:
-            ValueError: a prompt token is not in the small model's vocabulary.
+            ValueError: a prompt token is not in the small model's vocabulary, or the vocabularies cannot be one.
         """
-        highest = max(context.tokens)
-        if highest >= self._model.vocab_size:
-            raise ValueError(
-                f"token {highest} is outside the drafter's vocabulary of {self._model.vocab_size} ids; does it share "
-                "the target's tokenizer?"
-            )
-        lane = self._model.open(len(context.tokens) + self.depth * self.width)
-        self._model.prefill(lane, context.tokens)
-        return SmallModelState(lane)
+        if not self._compared:
+            check_vocabulary_sizes(self.vocab_size, context.vocab_size)
+            highest = max(context.tokens)
+            if highest >= self.vocab_size:
+                raise ValueError(
+                    f"token {highest} is outside the drafter's vocabulary of {self.vocab_size} ids; does it share the "
+                    "target's tokenizer?"
+                )
+        return SmallModelState(self._lanes.open(context.tokens, self.kind.rows))
 
     def finish(self, state: SmallModelState) -> None:
         """Gives the lane back."""
-        self._model.rollback()
-        self._model.free(state.lane)
+        self._lanes.close(state.lane)
 
     def propose(
         self, states: Sequence[SmallModelState], contexts: Sequence[DraftContext], budgets: Sequence[int]
     ) -> list[DraftTree]:
         """Grows all lanes' trees together: one forward of the small model per level."""
-        self._model.rollback()
-        expansions = [self._expansion(*row) for row in zip(states, contexts, budgets, strict=True)]
-        trees = {}
-        for state, context in zip(states, contexts, strict=True):
-            chain = context.tokens[self._model.length(state.lane) :]
-            state.chain = len(chain)
-            state.node_of = {(): len(chain) - 1}
-            trees[state.lane] = TokenTree.from_chain(chain[0], chain[1:])
-        growing = [i for i, expansion in enumerate(expansions) if expansion.max_depth > 0 and expansion.budget > 1]
-        outputs = self._model.forward(trees) if growing else {}
-        if not growing:
-            for state in states:
-                state.chain = 0
-        rows = {i: outputs[states[i].lane].logits[-1:] for i in growing}
-        while rows:
-            children = self._children(rows, contexts)
-            for i, row in children.items():
-                expansions[i].take(row)
-            growing = [i for i in rows if expansions[i].frontier]
-            if not growing:
-                break
-            for i in growing:
-                trees[states[i].lane] = self._grown(trees[states[i].lane], states[i], expansions[i])
-            outputs = self._model.extend({states[i].lane: trees[states[i].lane] for i in growing})
-            rows = {i: outputs[states[i].lane].logits for i in growing}
-        return [
-            expansion.tree(context.tokens[-1], self.name)
-            for expansion, context in zip(expansions, contexts, strict=True)
-        ]
+        fixed = [self._forced_tree(*lane) for lane in zip(contexts, budgets, strict=True)]
+        return self.complete(states, contexts, budgets, fixed)
+
+    def complete(
+        self,
+        states: Sequence[SmallModelState],
+        contexts: Sequence[DraftContext],
+        budgets: Sequence[int],
+        fixed: Sequence[DraftTree],
+    ) -> list[DraftTree]:
+        """As `propose`; a drafter that samples puts its draws beside and below the nodes of ``fixed``.
+
+        Args:
+            states: as for `propose`.
+            contexts: as for `propose`.
+            budgets: as for `propose`.
+            fixed: one deterministic draft per lane, a lone root for none. They matter to sampled trees only, in which
+                each of their nodes may find a place, before any draw at the same parent.
+        """
+        self._lanes.drop(state.lane for state in states)
+        steps = [self._step(*lane) for lane in zip(states, contexts, budgets, fixed, strict=True)]
+        open_steps = [step for step in steps if step.growing.frontier]
+        rows = self._lanes.begin([(s.state.lane, s.context.tokens, s.paths) for s in open_steps]) if open_steps else []
+        while open_steps:
+            self._take(open_steps, rows)
+            open_steps = [step for step in open_steps if step.growing.frontier]
+            if open_steps:
+                rows = self._lanes.grow([(step.state.lane, step.paths) for step in open_steps])
+        return [step.growing.tree(step.context.tokens[-1], self.name) for step in steps]
 
     def observe(self, states: Sequence[SmallModelState], records: Sequence[StepRecord]) -> None:
         """Keeps the rows of the chain and of the accepted path, as far as the small model ran it."""
-        paths = {}
+        kept = []
         for state, record in zip(states, records, strict=True):
-            if not state.chain:
-                continue
-            rows = list(range(state.chain))
-            tree = record.draft.tree
-            accepted: Path = ()
-            for node in record.verdict.path[1:]:
-                accepted = (*accepted, tree.tokens[node])
-                if accepted not in state.node_of:
-                    break
-                rows.append(state.node_of[accepted])
-            paths[state.lane] = rows
-            state.chain = 0
-        if paths:
-            self._model.commit(paths)
+            tree, path = record.draft.tree, record.verdict.path
+            kept.append((state.lane, [tree.tokens[node] for node in path[1:]]))
+            for depth, node in enumerate(path):
+                self._learn(record.draft, node, path[depth + 1] if depth + 1 < len(path) else None)
+        self._lanes.keep(kept)
 
-    def _expansion(self, state: SmallModelState, context: DraftContext, budget: int) -> Expansion:
+    def follow(
+        self,
+        states: Sequence[SmallModelState],
+        before: Sequence[Sequence[int]],
+        contexts: Sequence[DraftContext],
+    ) -> None:
+        """Ends a step in which tokens near the ends of the texts may have changed; for `TextBridge`.
+
+        Args:
+            states: as for `observe`.
+            before: per lane its tokens as `propose` saw them.
+            contexts: with the tokens as they are now.
+        """
+        lanes = [
+            (state.lane, old, context.tokens) for state, old, context in zip(states, before, contexts, strict=True)
+        ]
+        same = [_common(old, new) for _, old, new in lanes]
+        self._lanes.keep(
+            # the last token is the next root: its row must not be in the cache yet
+            (lane, new[len(old) : -1] if common == len(old) else ())
+            for (lane, old, new), common in zip(lanes, same, strict=True)
+        )
+        for (lane, old, new), common in zip(lanes, same, strict=True):
+            most = min(len(new) - 1, common if common < len(old) else len(new))
+            if self._lanes.length(lane) > most:
+                self._lanes.shorten(lane, most)
+
+    # the parts of a step
+
+    def _step(self, state: SmallModelState, context: DraftContext, budget: int, fixed: DraftTree) -> _Step:
         check_budget(budget)
-        depth = self.depth if context.max_depth is None else min(self.depth, context.max_depth)
-        limit = self._model.depth_limit(state.lane)
-        if limit is not None:
-            missing = len(context.tokens) - 1 - self._model.length(state.lane)
-            # the deepest candidates are never run, so they may lie one position past the small model's own limit
-            depth = min(depth, max(0, limit - missing + 1))
-        return Expansion(budget, self.width, depth)
+        reach = self._lanes.reach(state.lane, len(context.tokens))
+        growing: Growing
+        if self.kind.samples:
+            growing = self._sampled(context, budget, fixed, reach)
+        else:
+            limits = [limit for limit in (context.max_depth, reach) if limit is not None]
+            growing = self.kind.expansion(budget, min(limits, default=None), _forced_by(context.grammar))
+        return _Step(state, context, growing)
 
-    def _children(
-        self, rows: dict[int, Tensor], contexts: Sequence[DraftContext]
-    ) -> dict[int, list[list[tuple[int, float]]]]:
+    def _sampled(self, context: DraftContext, budget: int, fixed: DraftTree, reach: int | None) -> SampledGrowth:
+        shares, rounds = self._record.shares(self.kind.width), self.kind.forwards or budget
+        slots = plan_draws(fixed, shares, budget, context.max_depth, rounds, reach)
+        coins = context.coins if context.coins is not None else SeededCoins().drafting()
+        follows_coins = context.sampler is None or context.sampler.do_sample
+        return SampledGrowth(slots, coins if follows_coins else None)
+
+    def _take(self, steps: Sequence[_Step], rows: Sequence[Tensor]) -> None:
+        """Gives every tree what it asked for: laws to draw from, or the best candidates below its nodes."""
+        if not self.kind.samples:
+            for step, children in zip(steps, self._children(steps, rows), strict=True):
+                assert not isinstance(step.growing, SampledGrowth)
+                step.growing.take(children)
+            return
+        for step, logits in zip(steps, rows, strict=True):
+            assert isinstance(step.growing, SampledGrowth)
+            step.growing.take([_law(row, path, step.context) for row, path in zip(logits, step.paths, strict=True)])
+
+    def _children(self, steps: Sequence[_Step], rows: Sequence[Tensor]) -> list[list[list[tuple[int, float]]]]:
         """Candidates below every frontier node of every growing lane: one selection over all rows."""
-        vocab_size = min(self._model.vocab_size, *(contexts[i].vocab_size for i in rows))
-        logits = torch.cat(list(rows.values()))[:, :vocab_size]  # [all frontiers, V]
-        k = min(self.width, vocab_size)
-        values, tokens = top_tokens(logits, k)
-        # ids past the target's vocabulary get no probability, so the others share all of it
+        vocab_size = min(self.vocab_size, *(step.context.vocab_size for step in steps))
+        logits = torch.cat(list(rows))[:, :vocab_size]  # [all frontiers, V]
+        if any(step.context.grammar is not None for step in steps):
+            logits = _legal_only(logits, [(step.context.grammar, path) for step in steps for path in step.paths])
+        values, tokens = top_tokens(logits, min(self.kind.width, vocab_size))
+        # ids past the target's vocabulary and illegal ones get no probability, so the others share all of it
         total = torch.logsumexp(logits if logits.dtype == torch.float64 else logits.float(), dim=1, keepdim=True)
-        logp = (values - total).tolist()
+        logp = (values - total).clamp(max=0.0).tolist()
         ids = tokens.tolist()
-        children, at = {}, 0
-        for i, row in rows.items():
-            children[i] = [list(zip(ids[r], logp[r], strict=True)) for r in range(at, at + len(row))]
-            at += len(row)
+        children, at = [], 0
+        for step in steps:
+            end = at + len(step.growing.frontier)
+            children.append([_finite(ids[row], logp[row]) for row in range(at, end)])
+            at = end
         return children
 
-    def _grown(self, tree: TokenTree, state: SmallModelState, expansion: Expansion) -> TokenTree:
-        """The tree in flight with the frontier appended."""
-        tokens, parents = list(tree.tokens), list(tree.parents)
-        for _, path in expansion.frontier:
-            state.node_of[path] = len(tokens)
-            tokens.append(path[-1])
-            parents.append(state.node_of[path[:-1]])
-        return TokenTree(tokens, parents)
+    def _forced_tree(self, context: DraftContext, budget: int) -> DraftTree:
+        """What a grammar alone would draft, for sampled trees; a lone root without one."""
+        if not self.kind.samples or context.grammar is None:
+            return DraftTree.deterministic(TokenTree.from_chain(context.tokens[-1]))
+        expand = within_grammar(context.grammar, lambda path, least: ())
+        growth = grow(context.tokens[-1], budget, context.max_depth, context.vocab_size, expand)
+        return DraftTree.deterministic(TokenTree(growth.tokens, growth.parents), growth.sources[1:], growth.scores[1:])
+
+    def _learn(self, draft: DraftTree, node: int, accepted: int | None) -> None:
+        """What became of the draws at a node of the accepted path."""
+        drawn = [child for child in draft.tree.children(node) if isinstance(draft.proposal(child), Sampled)]
+        if drawn and (accepted is None or accepted in drawn):
+            self._record.learn(len(drawn), None if accepted is None else drawn.index(accepted))
 
 
-def check_shared_vocabulary(tokenizer: Any, target_tokenizer: Any) -> None:
-    """Raises ValueError unless every id that both tokenizers know stands for the same token.
+def _law(logits: Tensor, path: Path, context: DraftContext) -> Tensor | None:
+    legal = None
+    if context.grammar is not None:
+        legal = context.grammar.mask(path)
+        if legal is None:  # the text is over there
+            return None
+    return draft_law(logits, context.vocab_size, context.sampler, legal)
 
-    A vocabulary may be longer than the other (padding, added tokens): ids only one side knows are never drafted, or
-    never produced by the target.
-    """
-    own = {index: token for token, index in tokenizer.get_vocab().items()}
-    other = {index: token for token, index in target_tokenizer.get_vocab().items()}
-    shared = own.keys() & other.keys()
-    different = sorted(index for index in shared if own[index] != other[index])
-    if different or not shared:
-        example = different[0] if different else 0
-        raise ValueError(
-            f"the drafter's tokenizer disagrees with the target's on {len(different)} of {len(shared)} shared ids (id "
-            f"{example}: {own.get(example)!r} against {other.get(example)!r}); use one with the target's tokenizer"
-        )
+
+def _legal_only(logits: Tensor, places: Sequence[tuple[GrammarState | None, Path]]) -> Tensor:
+    """``[N, V]`` with minus infinity where the row's grammar forbids a token; a new tensor."""
+    logits = logits.clone()
+    for row, (grammar, path) in zip(logits, places, strict=True):
+        if grammar is not None:
+            legal = grammar.mask(path)
+            forbidden = slice(None) if legal is None else ~legal[: len(row)].to(row.device)
+            row[forbidden] = -torch.inf
+    return logits
+
+
+def _forced_by(grammar: GrammarState | None) -> Forced | None:
+    """The tokens that must follow a path under a grammar, without asking a model."""
+    if grammar is None:
+        return None
+
+    def forced(path: Path) -> list[int]:
+        run: list[int] = []
+        while len(run) < FORCED_RUN:
+            token = grammar.forced((*path, *run))
+            if token is None:
+                break
+            run.append(token)
+        return run
+
+    return forced
+
+
+def _finite(tokens: Sequence[int], logp: Sequence[float]) -> list[tuple[int, float]]:
+    """Candidates that can be drafted at all: not those that a grammar forbids, nor those of NaN."""
+    return [(token, value) for token, value in zip(tokens, logp, strict=True) if value > -torch.inf]
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    for index, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return index
+    return min(len(one), len(other))

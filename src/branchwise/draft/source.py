@@ -34,6 +34,10 @@ class CandidateSource(Protocol):
 
     Within one step the order of calls for a lane is `begin`, then `evidence` for paths of the mixer's choice, then,
     when the step is verified, `evidence` once more along the accepted path (to learn what it was worth), then `absorb`.
+
+    Some members are optional: ``finish(state)`` when a lane ends; ``costs_forwards = True`` for a source that runs a
+    model in `begin`, and then ``skip(states, contexts)``, called in its place when the step can do without;
+    ``samples = True`` and ``complete`` for a source that draws, see `DrafterSource`.
     """
 
     name: str

@@ -122,6 +122,18 @@ class HuggingFaceTarget:
         """See `Target.length`."""
         return self.cache.length(lane)
 
+    def shorten(self, lane: int, length: int) -> None:
+        """Forgets committed tokens from ``length`` on, for drafters whose text is retokenised; see `TreeCache.shorten`.
+
+        Frequencies that changed with the length are not turned back: past a rotary boundary everything is forgotten.
+        """
+        passed = self._rotary is not None and self.cache.length(lane) > self._rotary.boundary
+        self.cache.shorten(lane, 0 if passed else length)
+        if lane in self._tokens:
+            self._tokens[lane] = self._tokens[lane][: self.cache.length(lane)]
+        if passed:
+            self._long.discard(lane)
+
     def depth_limit(self, lane: int) -> int | None:
         """See `Target.depth_limit`."""
         length = self.cache.length(lane)

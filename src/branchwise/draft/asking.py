@@ -1,0 +1,111 @@
+"""Whether a draft that costs forwards is worth them in this step.
+
+Knows how much the free drafts promise, what came of such promises before, and seconds. Knows no source and no tree.
+
+The rule. Let a be the expected number of accepted tokens, summed over the lanes, L their number, F the seconds from the
+end of drafting to the verdict (the target's forward, mostly) and M the seconds of the costly drafts:
+
+    ask  if  (a_full + L) / (F + M)  >  (a_free + L) / F
+
+which is: tokens per second with the costly drafts against without. Both expectations are learned, apart for every size
+of the promise (the sum of the free tree's scores): what the free tree would have given is known in every step, what the
+full tree gives in those in which it was made. F and M are medians of the latest steps.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+#: promises between two of these, in tokens, share their experience
+EDGES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+#: a promise is met with the costly drafts so often before the rule decides
+FIRST_ASKED = 4
+#: weight of earlier steps of the same promise at each new one
+MEMORY = 0.95
+#: the costly drafts are asked for again when what is known of them weighs less than this (one step weighs 1 at first,
+#: and this after 27 more)
+FORGOTTEN = 0.25
+#: latest steps whose seconds count
+SECONDS_KEPT = 8
+
+
+@dataclass
+class _Promise:
+    """What came of promises of one size.
+
+    Attributes:
+        free, free_weight: decayed sums of the tokens the free tree gave, and of steps.
+        full, full_weight: the same of the full tree, in the steps in which it was made.
+        asked: how often it was made.
+    """
+
+    free: float = 0.0
+    free_weight: float = 0.0
+    full: float = 0.0
+    full_weight: float = 0.0
+    asked: int = 0
+
+
+@dataclass
+class AskRule:
+    """Decides step by step, for all lanes together: a level of the small model is one forward whatever the lanes.
+
+    Args:
+        clock: seconds.
+    """
+
+    clock: Callable[[], float] = time.perf_counter
+    _promises: list[_Promise] = field(default_factory=lambda: [_Promise() for _ in range(len(EDGES) + 1)])
+    _costly: deque[float] = field(default_factory=lambda: deque(maxlen=SECONDS_KEPT))
+    _forward: deque[float] = field(default_factory=lambda: deque(maxlen=SECONDS_KEPT))
+    _drafted_at: float | None = None
+
+    def wants(self, promised: Sequence[float]) -> bool:
+        """Whether to ask for the costly drafts, given what the free trees of all lanes promise."""
+        promises = [self._promise(sum_) for sum_ in promised]
+        known = all(promise.asked >= FIRST_ASKED and promise.full_weight > FORGOTTEN for promise in promises)
+        if not known or not self._forward or not self._costly:
+            return True
+        lanes = len(promised)
+        forward, costly = median(self._forward), median(self._costly)
+        free = sum(promise.free / promise.free_weight for promise in promises)
+        full = sum(promise.full / promise.full_weight for promise in promises)
+        return (full + lanes) * forward > (free + lanes) * (forward + costly)
+
+    def asked(self, seconds: float) -> None:
+        """The costly drafts took so long."""
+        self._costly.append(seconds)
+
+    def drafted(self) -> None:
+        """The drafts are handed over."""
+        self._drafted_at = self.clock()
+
+    def verified(self) -> None:
+        """The verdicts are in."""
+        if self._drafted_at is not None:
+            self._forward.append(self.clock() - self._drafted_at)
+            self._drafted_at = None
+
+    def learn(self, promised: float, free: int, full: int | None) -> None:
+        """One lane's step.
+
+        Args:
+            promised: as given to `wants`.
+            free: tokens that the free tree alone would have had accepted.
+            full: tokens accepted, when the costly drafts were in the tree.
+        """
+        promise = self._promise(promised)
+        promise.free = promise.free * MEMORY + free
+        promise.free_weight = promise.free_weight * MEMORY + 1.0
+        asked = full is not None
+        promise.full = promise.full * MEMORY + (full or 0)
+        promise.full_weight = promise.full_weight * MEMORY + asked
+        promise.asked += asked
+
+    def _promise(self, promised: float) -> _Promise:
+        return self._promises[bisect(EDGES, promised)]

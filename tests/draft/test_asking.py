@@ -1,0 +1,166 @@
+"""When a model's draft is worth its forwards, by a clock of the test's own; and what a mixed drafter does about it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from draft_steps import bigram_scorer, generate
+
+from branchwise.draft import DraftContext, DrafterSource, MixedDrafter, NgramSource, NoneDrafter, OracleDrafter
+from branchwise.draft.asking import FIRST_ASKED, AskRule
+from branchwise.draft.mixed import _nodes_left
+from branchwise.draft.protocol import StepRecord
+from branchwise.target.protocol import TargetOutput
+from branchwise.tree import TokenTree
+from branchwise.verify.proposal import DraftTree
+from branchwise.verify.rule import Verdict
+from small_model_rig import Always
+
+pytestmark = pytest.mark.core
+
+VOCAB = 30
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def step(rule, clock, *, promised, free, full, costly=1.0, forward=1.0):
+    """One lane's step; returns whether the model was asked."""
+    asked = rule.wants([promised])
+    if asked:
+        rule.asked(costly)
+    rule.drafted()
+    clock.now += forward
+    rule.verified()
+    rule.learn(promised, free, full if asked else None)
+    return asked
+
+
+def asked_of(steps, **figures):
+    clock = Clock()
+    rule = AskRule(clock)
+    return [step(rule, clock, **figures) for _ in range(steps)]
+
+
+def test_the_rule_is_tokens_per_second():
+    # with the model 4 tokens in 2 seconds, without 1 in 1: worth it
+    assert all(asked_of(40, promised=0.3, free=0, full=3))
+    # with the model 3 tokens in 2 seconds, without 2 in 1: not worth it
+    asked = asked_of(40, promised=1.2, free=1, full=2)
+    assert asked == [True] * FIRST_ASKED + [False] * (40 - FIRST_ASKED)
+    # the same tokens, but the model is almost free
+    assert all(asked_of(40, promised=1.2, free=1, full=2, costly=0.1))
+
+
+def test_it_looks_again_after_a_while_and_changes_its_mind():
+    clock = Clock()
+    rule = AskRule(clock)
+    early = [step(rule, clock, promised=1.2, free=1, full=1) for _ in range(100)]
+    looks = [number for number, asked in enumerate(early) if asked][FIRST_ASKED:]
+    assert 1 <= len(looks) <= 3
+    later = [step(rule, clock, promised=1.2, free=0, full=9) for _ in range(60)]
+    first = later.index(True)
+    assert first < 30 and all(later[first:]), "one look is enough when the free drafts have become worthless"
+
+
+def test_promises_of_different_size_are_told_apart():
+    clock = Clock()
+    rule = AskRule(clock)
+    for _ in range(20):
+        poor = step(rule, clock, promised=0.1, free=0, full=4)
+        rich = step(rule, clock, promised=7.0, free=6, full=7)
+    assert poor and not rich
+    # all lanes together: what the poor lane gains pays for the other's forward, too
+    assert rule.wants([0.1, 7.0]) is (0.5 * (4 + 7 + 2) > 0 + 6 + 2)
+
+
+class Costly(OracleDrafter):
+    """An oracle that notes when it is asked, and reads features."""
+
+    costs_forwards = True
+    feature_layers = (3,)
+
+    def __init__(self, future, **options):
+        super().__init__(future, **options)
+        self.budgets, self.features, self.finished = [], [], 0
+
+    def propose(self, states, contexts, budgets):
+        self.budgets.append(list(budgets))
+        self.features.append(contexts[0].features[3].flatten().tolist())
+        return super().propose(states, contexts, budgets)
+
+    def finish(self, state):
+        self.finished += 1
+
+
+def test_a_skipped_drafter_finds_all_features_at_its_next_step():
+    costly = Costly(lambda tokens: [1, 2])
+    drafter = MixedDrafter([NgramSource(), DrafterSource(costly)], ask=Always("ynny"))
+    context = DraftContext([5, 6], VOCAB, features={3: torch.tensor([[5.0]])})
+    state = drafter.start(context)
+    for number in range(4):
+        (draft,) = drafter.propose([state], [context], [6])
+        record = StepRecord(draft, Verdict((0,), 9), (9,), TargetOutput(torch.zeros(len(draft.tree), VOCAB)))
+        drafter.observe([state], [record])
+        context.tokens.append(9)
+        context.features = {3: torch.tensor([[float(number)]])}
+    assert costly.features == [[5.0], [0.0, 1.0, 2.0]]
+    drafter.finish(state)
+    assert costly.finished == 1
+
+
+def test_a_budget_of_one_asks_nobody_and_teaches_nothing():
+    costly = Costly(lambda tokens: [1, 2])
+    rule = AskRule(Clock())
+    drafter = MixedDrafter([NgramSource(), DrafterSource(costly)], ask=rule)
+    context = DraftContext([5, 6], VOCAB, features={3: torch.zeros(1, 1)})
+    state = drafter.start(context)
+    (draft,) = drafter.propose([state], [context], [1])
+    assert len(draft.tree) == 1 and costly.budgets == []
+    drafter.observe([state], [StepRecord(draft, Verdict((0,), 9), (9,))])
+    assert all(promise.free_weight == 0.0 for promise in rule._promises)
+
+
+def test_the_costly_source_is_told_how_many_nodes_are_left():
+    free = DraftTree.deterministic(TokenTree([1, 2, 3, 4], [-1, 0, 1, 0]), "s", [0.9, 0.6, 0.1])
+    assert _nodes_left(17, free) == 15
+    assert _nodes_left(3, free) == 2, "at least one node, since it was asked"
+    assert _nodes_left(1, free) == 1
+
+
+def test_a_skipped_drafter_says_nothing_in_that_step():
+    oracle = Costly(lambda tokens: [10, 11])
+    oracle.feature_layers = ()
+    oracle.propose = lambda *lane: OracleDrafter.propose(oracle, *lane)
+    drafter = MixedDrafter([NgramSource(), DrafterSource(oracle)], ask=Always("yn"))
+    context = DraftContext([1, 2], VOCAB)
+    state = drafter.start(context)
+    trees = [drafter.propose([state], [context], [5])[0].tree.tokens for _ in range(2)]
+    assert trees == [(2, 10, 11), (2,)]
+
+
+def test_whatever_the_pattern_the_text_is_the_targets_own():
+    score = bigram_scorer(VOCAB)
+    plain, _ = generate(NoneDrafter(), [[1, 2], [3]], 80, 1, VOCAB, score)
+    for pattern in ("y", "n", "yyn", "nnnny"):
+        oracle = DrafterSource(OracleDrafter(plain, branches=1))
+        oracle.costs_forwards = True
+        tokens, _ = generate(
+            MixedDrafter([NgramSource(), oracle], ask=Always(pattern)), [[1, 2], [3]], 30, 9, VOCAB, score
+        )
+        for mine, theirs in zip(tokens, plain, strict=True):
+            shared = min(len(mine), len(theirs))
+            assert mine[:shared] == theirs[:shared]
+
+
+def test_chains_by_width_one():
+    context = DraftContext([1, 2, 3, 1, 2, 4, 1, 2], VOCAB)
+    drafter = MixedDrafter([NgramSource()], width=1)
+    (draft,) = drafter.propose([drafter.start(context)], [context], [6])
+    assert len(draft.tree) > 2 and draft.tree.parents == tuple(range(-1, len(draft.tree) - 1))
