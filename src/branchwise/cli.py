@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -18,6 +18,7 @@ import typer
 
 if TYPE_CHECKING:
     from .bench.compare import Comparison
+    from .bench.methods import TreeSpec
     from .decode import Generation
     from .verify import Grammar
 
@@ -45,7 +46,17 @@ Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cud
 Threads = Annotated[int | None, typer.Option(help="CPU threads.", show_default="torch's own choice")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
-Drafter = Annotated[str, typer.Option(help="auto, none, ngram, recycling, mixed, ...")]
+Drafter = Annotated[str, typer.Option(help="auto, none, ngram, recycling, mixed, model, ...")]
+DraftModel = Annotated[
+    str | None, typer.Option(help="A smaller model that drafts, alone (drafter model) or with others (mixed, auto).")
+]
+DraftTree = Annotated[
+    str | None,
+    typer.Option(
+        help="How drafts grow: chain, best_first; with a draft model also dynamic, sampled.",
+        show_default="dynamic with a draft model, else best_first",
+    ),
+]
 Chat = Annotated[
     bool | None,
     typer.Option("--chat/--raw", help="Use the chat template or not.", show_default="chat if there is a template"),
@@ -92,6 +103,8 @@ def generate(
     chat: Chat = None,
     system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
     drafter: Drafter = "auto",
+    draft_model: DraftModel = None,
+    draft_tree: DraftTree = None,
     rule: Annotated[str, typer.Option(help="auto, greedy, match, ...")] = "auto",
     budget: Annotated[str, typer.Option(help="Most nodes of a tree, root included; 1 is plain decoding.")] = "auto",
     max_new_tokens: MaxNewTokens = 256,
@@ -138,7 +151,7 @@ def generate(
         raise ValueError(f"max-new-tokens must be >= 1, got {max_new_tokens}")
     if logprobs is not None and not as_json:
         raise ValueError("--logprobs are part of the JSON object: add --json")
-    _check_choices(drafter, budget)
+    _check_choices(drafter, budget, draft_model, draft_tree)
     grammar = _read_grammar(json_schema, regex, ebnf)
     if compare and seed is None and not sampling.is_greedy:
         seed = int.from_bytes(os.urandom(4), "big")  # both sides must flip the same coins
@@ -147,6 +160,7 @@ def generate(
     from .bench.compare import compare as compare_runs
     from .bench.prompts import encode_prompt
     from .decode import Speculator
+    from .draft import make_drafter
     from .show import LiveText
     from .show.generation import generation_record
     from .target import HuggingFaceTarget
@@ -157,16 +171,20 @@ def generate(
     live = None if as_json or no_stream else LiveText(tokenizer, _write, stops)
     comparison = None
     target = HuggingFaceTarget(loaded)
+    options = _drafter_options(draft_model, draft_tree, dtype, device, tokenizer)
+    make = functools.partial(make_drafter, drafter, **options)
     if compare:
-        comparison = compare_runs(order, target, tokenizer, drafter, rule, budget, live)
+        comparison = compare_runs(order, target, tokenizer, make, rule, budget, live)
         generation = comparison.drafts
     else:
-        generation = order.run(Speculator(target, tokenizer, drafter=drafter, rule=rule, budget=budget), live)
+        generation = order.run(Speculator(target, tokenizer, drafter=make(), rule=rule, budget=budget), live)
 
     if as_json:
         record = generation_record(generation)
         record |= {"model": _shown_model(model), "drafter": drafter, "rule": rule}
         record |= {"budget": _number_or_auto(budget), "seed": seed}
+        if draft_model is not None:
+            record["draft_model"] = _shown_model(draft_model)
         if comparison is not None:
             record["compare"] = comparison.as_dict()
         typer.echo(json.dumps(record))
@@ -218,10 +236,15 @@ def models_path(name: str, debug: Debug = False) -> None:
 def bench(
     prompts: Annotated[Path, typer.Argument(help="One JSON object per line: question_id, category, topic, turns.")],
     methods: Annotated[
-        str, typer.Option(help="From plain, tree, hf-plain, hf-lookup; comma between.")
+        str,
+        typer.Option(
+            help="From plain, tree, hf-plain, hf-lookup; comma between. tree:DRAFTER is another drafter, +model gives "
+            "it the draft model, +KIND says how drafts grow: tree:mixed+model, tree:ngram+chain, tree:model+sampled."
+        ),
     ] = "plain,tree,hf-plain",
-    budgets: Annotated[str, typer.Option(help="Budgets of method tree.")] = "9,17,33",
+    budgets: Annotated[str, typer.Option(help="Budgets of the methods that begin with tree.")] = "9,17,33",
     drafter: Drafter = "mixed",
+    draft_model: DraftModel = None,
     lookup_tokens: Annotated[int, typer.Option(help="prompt_lookup_num_tokens of hf-lookup.")] = 10,
     limit_per_category: Annotated[int | None, typer.Option(help="Prompts per category; its topics take turns.")] = None,
     categories: Annotated[str, typer.Option(help="Only these categories; comma between.")] = "",
@@ -229,6 +252,9 @@ def bench(
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     seed: Annotated[int, typer.Option(help="Prompt i samples with seed + i.")] = 0,
+    rule: Annotated[
+        str, typer.Option(help="auto (greedy or match), traversal, ... of this library's methods.")
+    ] = "auto",
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write the result, rows included, to a file.")
     ] = None,
@@ -245,14 +271,16 @@ def bench(
     Exits with 1 when a method failed; its error is listed.
     """
     from .bench.job import Job, run_job
-    from .bench.methods import method_names
+    from .bench.methods import TreeSpec, method_names
     from .bench.prompts import choose_prompts, read_prompts
     from .bench.report import check_writable, last_line, print_report, write_json
     from .bench.sampling import Sampling
+    from .verify.registry import RULES
 
-    sizes = [_number_or_auto(size) for size in _split(budgets)]
-    for size in sizes:
-        _check_choices(drafter, str(size))
+    names = method_names(_split(methods), [_number_or_auto(size) for size in _split(budgets)])
+    if rule not in ("auto", *RULES):
+        raise ValueError(f"no rule is called {rule!r}; there are: auto, {', '.join(RULES)}")
+    _check_specs([TreeSpec.of(name, drafter) for name in names], draft_model)
     chosen = choose_prompts(
         read_prompts(prompts),
         categories=_split(categories),
@@ -261,18 +289,22 @@ def bench(
     )
     job = Job(
         prompts=chosen,
-        methods=method_names(_split(methods), sizes),
+        methods=names,
         drafter=drafter,
         lookup_tokens=lookup_tokens,
         sampling=Sampling(temperature),
         max_new_tokens=max_new_tokens,
         seed=seed,
+        rule=rule,
         chat=chat,
     )
     if json_path is not None:
         check_writable(json_path)
     loaded, tokenizer = _load(model, dtype, device, threads)
-    record = run_job(job, loaded, tokenizer, model, progress=lambda line: typer.echo(line, err=True))
+    options = _drafter_options(draft_model, None, dtype, device, tokenizer)
+    record = run_job(
+        job, loaded, tokenizer, model, options, draft_model, progress=lambda line: typer.echo(line, err=True)
+    )
     print_report(record)
     if json_path is not None:
         write_json(record, json_path)
@@ -374,13 +406,41 @@ def _text_or_file(word: str) -> str:
     return Path(word).expanduser().read_text(encoding="utf-8") if is_file else word
 
 
-def _check_choices(drafter: str, budget: str) -> None:
+def _check_choices(drafter: str, budget: str, draft_model: str | None = None, draft_tree: str | None = None) -> None:
     """Finds a wrong name or number before a model is loaded."""
     from .draft import make_drafter
+    from .draft.registry import check_drafter_name
+    from .draft.tree_kind import tree_kind
     from .tune.budget import make_budget
 
-    make_drafter(drafter)
     make_budget(budget)
+    check_drafter_name(drafter, with_model=draft_model is not None)
+    if draft_model is None:
+        make_drafter(drafter, **({} if draft_tree is None else {"tree": draft_tree}))
+    elif draft_tree is not None:
+        tree_kind(draft_tree)
+
+
+def _check_specs(specs: Sequence[TreeSpec | None], draft_model: str | None) -> None:
+    """The same for the methods of a benchmark."""
+    trees = [spec for spec in specs if spec is not None]
+    for spec in trees:
+        _check_choices(spec.drafter, spec.budget, draft_model if spec.with_model else None, spec.kind)
+        if spec.with_model and draft_model is None:
+            raise ValueError(f"method tree:{spec.drafter}+model needs --draft-model NAME")
+    if draft_model is not None and not any(spec.with_model for spec in trees):
+        raise ValueError("no method drafts with --draft-model; name one: tree:model or tree:mixed+model")
+
+
+def _drafter_options(
+    draft_model: str | None, draft_tree: str | None, dtype: str, device: str | None, tokenizer: Any
+) -> dict[str, Any]:
+    """The options of a named drafter; a draft model is loaded once, as the target was, and brings its tokenizer."""
+    options: dict[str, Any] = {} if draft_tree is None else {"tree": draft_tree}
+    if draft_model is not None:
+        loaded, own_tokenizer = _load(draft_model, dtype, device, None)
+        options |= {"draft_model": loaded, "draft_tokenizer": own_tokenizer, "target_tokenizer": tokenizer}
+    return options
 
 
 def _load(model: str, dtype: str, device: str | None, threads: int | None) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from branchwise import BranchwiseWarning
-from branchwise.bench.methods import Run, method_names
+from branchwise.bench.methods import Run, TreeSpec, method_names
 from branchwise.bench.prompts import Prompt
 from branchwise.bench.runner import Results, Row, rotated, run_methods
 from branchwise.bench.stopwatch import Timing
@@ -130,9 +130,20 @@ def test_nothing_after_the_first_run_is_no_division_by_zero() -> None:
 
 def test_method_names() -> None:
     assert method_names(["plain", "tree", "hf-plain"], [9, "auto"]) == ["plain", "tree-9", "tree-auto", "hf-plain"]
+    assert method_names(["tree:ngram", "tree:mixed+model"], [5]) == ["tree:ngram-5", "tree:mixed+model-5"]
     with pytest.raises(ValueError, match="no method is named 'fast'; there are plain, tree, hf-plain, hf-lookup"):
         method_names(["fast"], [])
     with pytest.raises(ValueError, match="needs at least one budget"):
         method_names(["tree"], [])
     with pytest.raises(ValueError, match="given twice: tree-9"):
         method_names(["tree"], [9, 9])
+
+
+def test_a_method_s_name_says_what_drafts() -> None:
+    assert TreeSpec.of("plain", "mixed") is None
+    assert TreeSpec.of("tree-9", "ngram+chain") == TreeSpec("ngram", False, "chain", "9")
+    assert TreeSpec.of("tree:model+sampled-auto", "mixed") == TreeSpec("model", True, "sampled", "auto")
+    spec = TreeSpec.of("tree:mixed+model+chain-5", "ngram")
+    assert spec == TreeSpec("mixed", True, "chain", "5")
+    assert spec.options({"draft_model": "m"}) == {"draft_model": "m", "tree": "chain"}
+    assert TreeSpec("mixed", False, None, "5").options({"draft_model": "m"}) == {}

@@ -5,13 +5,14 @@ Knows one prompt. Many prompts, other libraries and shares of time are the `runn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..decode import Generation, Speculator
+from ..draft import Drafter
 from ..target.huggingface import HuggingFaceTarget
 from ..verify.grammar import Grammar
 from .agreement import Divergence, explain_difference, first_difference
@@ -122,7 +123,7 @@ def compare(
     order: Order,
     target: HuggingFaceTarget,
     tokenizer: Any,
-    drafter: str,
+    drafter: Callable[[], Drafter],
     rule: str,
     budget: str | int,
     streamer: Any = None,
@@ -135,7 +136,7 @@ def compare(
         order: what to generate.
         target: the model.
         tokenizer: its tokenizer.
-        drafter: of the runs with drafts.
+        drafter: makes the drafter of a run with drafts.
         rule: of all runs.
         budget: of the runs with drafts.
         streamer: gets the tokens of the first run with drafts.
@@ -144,7 +145,7 @@ def compare(
     def speculator(kind: str) -> Speculator:
         if kind == "plain":
             return Speculator(target, tokenizer, drafter="none", rule=rule, budget=1)
-        return Speculator(target, tokenizer, drafter=drafter, rule=rule, budget=budget)
+        return Speculator(target, tokenizer, drafter=drafter(), rule=rule, budget=budget)
 
     for kind in ("plain", "drafts"):
         order.run(speculator(kind), max_new_tokens=min(WARM_UP_TOKENS, order.max_new_tokens))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,6 +19,8 @@ from .runner import Row, run_methods
 from .sampling import Sampling
 from .summary import summarise
 
+#: rules that promise the tokens of plain decoding with the same seed, not its law alone
+KEEPS_TOKENS = ("auto", "greedy", "match")
 WARM_UP_PROMPT = "Name three things that float on water, and say in one sentence why each of them does."
 
 
@@ -29,11 +31,12 @@ class Job:
     Attributes:
         prompts: the questions.
         methods: names as `methods.method_names` gives them.
-        drafter: of the ``tree`` methods.
+        drafter: spec of the drafter of the ``tree`` methods, see `methods`.
         lookup_tokens: of ``hf-lookup``.
         sampling: how the next token is chosen, in every method.
         max_new_tokens: per prompt.
         seed: see `runner`.
+        rule: of this library's methods.
         chat: see `prompts.encode_prompt`.
     """
 
@@ -44,6 +47,7 @@ class Job:
     sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int = 128
     seed: int = 0
+    rule: str = "auto"
     chat: bool | None = None
 
     def __post_init__(self) -> None:
@@ -60,16 +64,42 @@ def run_job(
     model: PreTrainedModel,
     tokenizer: Any,
     model_name: str,
+    draft_model: Mapping[str, Any] | None = None,
+    draft_model_name: str | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Measures, and returns the record: settings, provenance, figures per method, one row per prompt and method."""
+    """Measures, and returns the record: settings, provenance, figures per method, one row per prompt and method.
+
+    Args:
+        job: what to measure.
+        model: the target's model.
+        tokenizer: its tokenizer.
+        model_name: as the user called it.
+        draft_model: options of drafters that get a draft model (``draft_model`` and the tokenizers), or None.
+        draft_model_name: as the user called it.
+        progress: told one line after every prompt.
+    """
     target = HuggingFaceTarget(model)
     encode = partial(encode_prompt, tokenizer, chat=job.chat)
     encoded = [(prompt, encode(prompt.text)) for prompt in job.prompts]
-    facts = provenance(model=model_facts(model_name, resolve(model_name), model))
+    models = {"model": model_facts(model_name, resolve(model_name), model)}
+    if draft_model and draft_model_name is not None:
+        own = draft_model["draft_model"]
+        models["draft_model"] = model_facts(draft_model_name, resolve(draft_model_name), own)
+    facts = provenance(**models)
     results = run_methods(
         {
-            name: partial(make_method, name, model, target, job.sampling, job.drafter, job.lookup_tokens)
+            name: partial(
+                make_method,
+                name,
+                model,
+                target,
+                job.sampling,
+                job.drafter,
+                job.lookup_tokens,
+                draft_model or {},
+                job.rule,
+            )
             for name in job.methods
         },
         encoded,
@@ -84,7 +114,9 @@ def run_job(
         "bench": "branchwise",
         "settings": _settings(job),
         "provenance": facts,
-        "methods": summarise(results, is_greedy=job.sampling.is_greedy, explain=explain),
+        "methods": summarise(
+            results, is_greedy=job.sampling.is_greedy, explain=explain, keeps_tokens=job.rule in KEEPS_TOKENS
+        ),
         "skipped": results.skipped,
         "rows": [row.as_dict() for row in results.rows],
     }
@@ -100,6 +132,7 @@ def _settings(job: Job) -> dict[str, Any]:
         "temperature": job.sampling.temperature,
         "max_new_tokens": job.max_new_tokens,
         "seed": job.seed,
+        "rule": job.rule,
         "chat": job.chat,
     }
 

@@ -1,16 +1,18 @@
 """The methods a benchmark compares, each a name and a way to run one prompt.
 
-    plain      this library with drafter "none": its own loop, one token per forward
-    tree-N     this library with a drafter and a budget of N nodes, one drafter kept for the whole run
-    hf-plain   transformers' generate, as the model was loaded (its own attention, DynamicCache)
-    hf-lookup  transformers' generate with prompt lookup
+    plain        this library with drafter "none": its own loop, one token per forward
+    tree-N       this library with a drafter and a budget of N nodes, one drafter kept for the whole run
+    tree:SPEC-N  the same with the drafter of SPEC: a name, then +model to give it the draft model (drafter "model" has
+                 it anyway) and + a kind of tree: tree:ngram+chain-9, tree:mixed+model-33, tree:model+sampled-17
+    hf-plain     transformers' generate, as the model was loaded (its own attention, DynamicCache)
+    hf-lookup    transformers' generate with prompt lookup
 
 Knows both libraries' ``generate``; what is done with the times is the `runner`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +21,7 @@ from transformers import PreTrainedModel
 
 from ..decode import Generation, Speculator
 from ..decode.statistics import StepSeconds
-from ..draft import make_drafter
+from ..draft import Drafter, NoneDrafter, make_drafter
 from ..target.huggingface import HuggingFaceTarget
 from .sampling import Sampling
 from .stopwatch import Stopwatch, Timing
@@ -59,14 +61,62 @@ class Method(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class TreeSpec:
+    """A method of this library taken apart.
+
+    Attributes:
+        drafter: its name.
+        with_model: whether it gets the draft model.
+        kind: how its drafts grow, or None for the drafter's own way.
+        budget: nodes, or "auto".
+    """
+
+    drafter: str
+    with_model: bool
+    kind: str | None
+    budget: str
+
+    @classmethod
+    def of(cls, name: str, default: str) -> TreeSpec | None:
+        """The spec in a method's name, or None for other methods.
+
+        Args:
+            name: as `method_names` gives it.
+            default: spec of the drafter of ``tree-N``.
+
+        Raises:
+            ValueError: more than one kind of tree.
+        """
+        if not name.startswith("tree"):
+            return None
+        method, _, budget = name.rpartition("-")
+        drafter, *parts = (method.removeprefix("tree").removeprefix(":") or default).split("+")
+        kinds = [part for part in parts if part != "model"]
+        if len(kinds) > 1:
+            raise ValueError(f"method {name!r} names {len(kinds)} kinds of tree: {', '.join(kinds)}")
+        return cls(drafter, drafter == "model" or "model" in parts, next(iter(kinds), None), budget)
+
+    def options(self, draft_model: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the drafter, ``draft_model`` being those that bring the draft model."""
+        kind = {} if self.kind is None else {"tree": self.kind}
+        return {**(draft_model if self.with_model else {}), **kind}
+
+
 class BranchwiseMethod:
     """This library. The speculator, and with it what the drafter has learned, is kept from prompt to prompt."""
 
     def __init__(
-        self, name: str, target: HuggingFaceTarget, sampling: Sampling, drafter: str, budget: int | str
+        self,
+        name: str,
+        target: HuggingFaceTarget,
+        sampling: Sampling,
+        drafter: Drafter,
+        budget: int | str,
+        rule: str = "auto",
     ) -> None:
         self.name = name
-        self._speculator = Speculator(target, drafter=make_drafter(drafter), budget=budget)
+        self._speculator = Speculator(target, drafter=drafter, budget=budget, rule=rule)
         self._sampling = sampling
         self.nodes = self._speculator.budget.largest
 
@@ -120,7 +170,7 @@ class TransformersMethod:
 
 
 def method_names(names: Sequence[str], budgets: Sequence[int | str]) -> list[str]:
-    """The methods of a run, ``tree`` once per budget.
+    """The methods of a run, ``tree`` and ``tree:SPEC`` once per budget.
 
     Raises:
         ValueError: a name is unknown or comes twice; the message lists those that exist.
@@ -129,11 +179,12 @@ def method_names(names: Sequence[str], budgets: Sequence[int | str]) -> list[str
         raise ValueError(f"name at least one method; there are {', '.join(METHODS)}")
     expanded: list[str] = []
     for name in names:
-        if name not in METHODS:
-            raise ValueError(f"no method is named {name!r}; there are {', '.join(METHODS)}")
-        if name == "tree" and not budgets:
-            raise ValueError("method 'tree' needs at least one budget")
-        expanded.extend([f"tree-{budget}" for budget in budgets] if name == "tree" else [name])
+        is_tree = name == "tree" or name.startswith("tree:")
+        if name not in METHODS and not is_tree:
+            raise ValueError(f"no method is named {name!r}; there are {', '.join(METHODS)}, tree:DRAFTER")
+        if is_tree and not budgets:
+            raise ValueError(f"method {name!r} needs at least one budget")
+        expanded.extend([f"{name}-{budget}" for budget in budgets] if is_tree else [name])
     twice = sorted({name for name in expanded if expanded.count(name) > 1})
     if twice:
         raise ValueError(f"given twice: {', '.join(twice)}")
@@ -141,13 +192,33 @@ def method_names(names: Sequence[str], budgets: Sequence[int | str]) -> list[str
 
 
 def make_method(
-    name: str, model: PreTrainedModel, target: HuggingFaceTarget, sampling: Sampling, drafter: str, lookup_tokens: int
+    name: str,
+    model: PreTrainedModel,
+    target: HuggingFaceTarget,
+    sampling: Sampling,
+    drafter: str,
+    lookup_tokens: int,
+    draft_model: Mapping[str, Any],
+    rule: str = "auto",
 ) -> Method:
-    """The method with one of the names that `method_names` gives."""
+    """The method with one of the names that `method_names` gives.
+
+    Args:
+        name: of the method.
+        model: the target's model.
+        target: the target.
+        sampling: how the next token is chosen.
+        drafter: spec of the drafter of ``tree-N``.
+        lookup_tokens: of ``hf-lookup``.
+        draft_model: options of drafters that get the draft model.
+        rule: of this library's methods.
+    """
     if name == "plain":
-        return BranchwiseMethod(name, target, sampling, "none", 1)
-    if name.startswith("tree-"):
-        return BranchwiseMethod(name, target, sampling, drafter, name.removeprefix("tree-"))
+        return BranchwiseMethod(name, target, sampling, NoneDrafter(), 1, rule)
+    spec = TreeSpec.of(name, drafter)
+    if spec is not None:
+        made = make_drafter(spec.drafter, **spec.options(draft_model))
+        return BranchwiseMethod(name, target, sampling, made, spec.budget, rule)
     if name == "hf-lookup":
         return TransformersMethod(name, model, sampling, prompt_lookup_num_tokens=lookup_tokens)
     return TransformersMethod(name, model, sampling)

@@ -29,20 +29,23 @@ BASELINES = ("plain", "hf-plain")
 Explain = Callable[[Row, Row], Divergence | None]
 
 
-def summarise(results: Results, *, is_greedy: bool, explain: Explain | None = None) -> dict[str, Any]:
+def summarise(
+    results: Results, *, is_greedy: bool, explain: Explain | None = None, keeps_tokens: bool = True
+) -> dict[str, Any]:
     """One record per method: figures overall and per category, its error if it failed, where it left plain decoding.
 
     Args:
         results: of `run_methods`.
         is_greedy: under sampling only this library's own methods share coins and can be compared token by token.
         explain: measures the place where a row (second) leaves the reference row (first).
+        keeps_tokens: False when the rule promises the law of the output and not its tokens: nothing is compared then.
     """
     baselines = {name: results.of(name) for name in BASELINES if results.of(name)}
     reference = next(iter(baselines), None)
     summary: dict[str, Any] = {}
     for name in results.methods:
         rows = results.of(name)
-        comparable = reference is not None and (is_greedy or not name.startswith("hf-"))
+        comparable = reference is not None and keeps_tokens and (is_greedy or not name.startswith("hf-"))
         pairs = _pairs(baselines[reference], rows) if reference is not None and comparable else []
         summary[name] = {
             "error": results.errors.get(name),
