@@ -95,9 +95,13 @@ def test_a_bench_of_several_drafters(target: Path, tmp_path: Path) -> None:
             assert (figures["overall"]["equal"], figures["overall"]["compared"]) == (1, 1), name
     assert last["provenance"]["draft_model"]["name"] == target.name
     assert last["methods"]["tree:model+chain-5"]["overall"]["tokens_per_step"] > 2
-    sampled = run("bench", prompts, "--methods", "plain,tree:model+sampled", "--draft-model", target, *fixed,
-                  "--temperature", 0.7)  # fmt: skip
-    assert json.loads(sampled.stdout.splitlines()[-1])["methods"]["tree:model+sampled-5"]["overall"]["equal"] == 1
+    for rule in ("auto", "traversal"):
+        more = ("--methods", "plain,tree:model+sampled", "--draft-model", target, "--temperature", 0.7, "--rule", rule)
+        sampled = json.loads(run("bench", prompts, *more, *fixed).stdout.splitlines()[-1])
+        figures = sampled["methods"]["tree:model+sampled-5"]["overall"]
+        # traversal promises the law of the text, not the tokens of plain decoding
+        assert figures.get("equal") == (1 if rule == "auto" else None)
+        assert figures["tokens_per_step"] > 1 and sampled["settings"]["rule"] == rule
 
 
 @pytest.mark.parametrize(
@@ -109,6 +113,7 @@ def test_a_bench_of_several_drafters(target: Path, tmp_path: Path) -> None:
         (("--methods", "tree:ngram+sampled"), "without a draft model, got 'sampled'"),
         (("--methods", "tree:ngram+chain+best_first"), "names 2 kinds of tree"),
         (("--methods", "tree:psychic"), "no drafter is named 'psychic'"),
+        (("--methods", "tree", "--rule", "mood"), "no rule is called 'mood'"),
     ],
 )
 def test_bad_methods_are_one_line(target: Path, tmp_path: Path, more: tuple[str, ...], says: str) -> None:

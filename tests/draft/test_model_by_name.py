@@ -67,6 +67,7 @@ def test_without_tokenizers_a_loaded_model_is_taken_at_its_word():
         ("mixed", {"depth": 3}, r"\['depth'\] are options of a draft model, but there is none"),
         ("mixed", {"tree": "dynamic"}, "'best_first' or 'chain' without a draft model, got 'dynamic'"),
         ("ngram", {"tree": "sampled"}, "got 'sampled'"),
+        ("sampled", {"tree": "chain"}, "grows its own trees; leave tree='chain' out"),
         ("none", {"tree": "chain"}, "'none' has no such option.*'tree'"),
         ("oracle9", {}, f"there are {', '.join(DRAFTERS)}"),
     ],
@@ -81,8 +82,10 @@ def test_a_missing_tokenizer_is_an_error_and_not_a_guess(folder):
         Speculator(tiny_llama(vocab_size=IDS), drafter="model", drafter_options={"draft_model": str(folder)})
     with pytest.raises(ValueError, match="cannot be told without draft_tokenizer"):
         small_model_drafter(tiny_llama(), target_tokenizer=character_tokenizer())
-    with pytest.raises(ValueError, match="loaded already"):
-        small_model_drafter(tiny_llama(), dtype="float64")
+    for option in ("dtype", "device"):
+        with pytest.raises(ValueError, match=f"{option}=x is for a draft model given by name"):
+            small_model_drafter(tiny_llama(), **{option: "x"})
+    Speculator(tiny_llama(), drafter="model", drafter_options={"draft_model": tiny_llama()})
 
 
 def test_draws_are_not_drawn_from_draws():

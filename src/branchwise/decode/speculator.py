@@ -78,7 +78,8 @@ class Speculator:
         options = dict(drafter_options or {})
         if "draft_model" in options:
             options.setdefault("target_tokenizer", tokenizer)
-            options.setdefault("device", getattr(model, "device", None))
+            if not isinstance(options["draft_model"], PreTrainedModel):
+                options.setdefault("device", getattr(model, "device", None))
         self.drafter = make_drafter(drafter, **options)
         self.budget = make_budget(budget)
         self.rule = rule

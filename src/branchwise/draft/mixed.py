@@ -130,6 +130,7 @@ class MixedDrafter:
         drafts = self._full_drafts(states, contexts, budgets, free) if ask else free
         if not ask:
             for index in self._costly:
+                # `costs_forwards` promises the method, which is no part of the protocol
                 self.sources[index].skip([state.sources[index] for state in states], contexts)  # type: ignore[attr-defined]
         self._ask.drafted()
         return drafts
@@ -161,6 +162,7 @@ class MixedDrafter:
         drafts = list(free) if self._costly == [self._drawing] else self._drafts(states, contexts, budgets)
         if self._drawing is not None:
             source, inner = self.sources[self._drawing], [state.sources[self._drawing] for state in states]
+            # `samples` promises the method
             drafts = source.complete(inner, contexts, budgets, drafts)  # type: ignore[attr-defined]
         self._ask.asked(self._ask.clock() - began)
         return drafts

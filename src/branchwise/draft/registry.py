@@ -42,8 +42,10 @@ def _width(tree: str, any_model: bool = False) -> int | None:
     return 1 if tree == "chain" else None
 
 
-def _sampled(width: int = 3, sharpness: float = 1.0, **options: Any) -> Drafter:
-    return SampledDrafter(_mixed(**options), width=width, sharpness=sharpness)
+def _sampled(width: int = 3, sharpness: float = 1.0, draft_model: Any = None, **options: Any) -> Drafter:
+    if draft_model is None and "tree" in options:
+        raise ValueError(f"drafter 'sampled' grows its own trees; leave tree={options['tree']!r} out")
+    return SampledDrafter(_mixed(draft_model=draft_model, **options), width=width, sharpness=sharpness)
 
 
 #: name -> how to make one; "auto" is the best drafter that needs nothing but the target

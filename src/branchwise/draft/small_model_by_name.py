@@ -48,8 +48,9 @@ def small_model_drafter(
         model, own_tokenizer = load(os.path.expanduser(draft_model), dtype=dtype, device=device)
         draft_tokenizer = own_tokenizer if draft_tokenizer is None else draft_tokenizer
     else:
-        if dtype is not None:
-            raise ValueError(f"dtype={dtype} is for a draft model given by name; this one is loaded already")
+        for name, value in (("dtype", dtype), ("device", device)):
+            if value is not None:
+                raise ValueError(f"{name}={value} is for a draft model given by name; this one is loaded already")
         model = draft_model
     if draft_tokenizer is None and target_tokenizer is None:
         return SmallModelDrafter(model, **options)
