@@ -9,6 +9,7 @@ import torch
 from branchwise.draft import DrafterSource, MixedDrafter, NgramSource, RecyclingSource, SmallModelDrafter
 from branchwise.draft.asking import AskRule
 from branchwise.target import HuggingFaceTarget
+from branchwise.tree import TokenTree
 
 SHAPE = [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 0, 0)]
 KINDS: dict[str, dict[str, Any]] = {
@@ -39,6 +40,11 @@ def small(model: Any, kind: str, **more: Any) -> SmallModelDrafter:
 def mixed_with(drafter: Any, pattern: str = "y") -> MixedDrafter:
     """N-grams, recycling and ``drafter``, which is asked in the steps that the pattern marks with y."""
     return MixedDrafter([NgramSource(), RecyclingSource(), DrafterSource(drafter)], ask=Always(pattern))
+
+
+def paths_of(tree: TokenTree) -> dict[tuple[int, ...], int]:
+    """Path of tokens below the root -> node."""
+    return {tuple(tree.tokens[i] for i in tree.path(node)[1:]): node for node in range(1, len(tree))}
 
 
 class CacheChecked:

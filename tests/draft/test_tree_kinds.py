@@ -12,19 +12,13 @@ from branchwise.draft.expand_best_first import BestFirstExpansion
 from branchwise.draft.expand_static import RankedShape, StaticExpansion
 from branchwise.draft.protocol import DraftContext
 from branchwise.draft.tree_kind import TREE_KINDS, tree_kind
-from branchwise.verify import Grammar
-from grammar_rig import EOS, MODEL_VOCAB, PATTERN, legal_by_list, piece_tokenizer, token_of
 from oracles import logits_by_recompute
-from small_model_rig import KINDS, SHAPE, small
+from small_model_rig import SHAPE, paths_of, small
 from zoo import VOCAB, tiny_llama
 
 pytestmark = pytest.mark.core
 
 PROMPT = [7, 3, 11, 3, 7, 3, 11, 19, 23]
-
-
-def paths_of(tree):
-    return {tuple(tree.tokens[i] for i in tree.path(node)[1:]): node for node in range(1, len(tree))}
 
 
 def children_of(model, tokens, path, width):
@@ -105,34 +99,6 @@ def test_forced_tokens_are_followed_without_a_forward(make):
 def test_a_forced_run_ends_at_the_deepest_level():
     growing = Expansion(20, 2, 2, forced=lambda path: [7] * 9)
     assert growing.frontier == [] and growing.tree(1, "s").tree.tokens == (1, 7, 7)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_under_a_grammar_nothing_illegal_is_drafted_and_the_ranks_are_those_of_legal_tokens(kind):
-    state = Grammar.from_regex(PATTERN).compile(piece_tokenizer(), MODEL_VOCAB).start()
-    model = tiny_llama(seed=1)
-    context = DraftContext([1, 5], MODEL_VOCAB, grammar=state)
-    drafter = small(model, kind)
-    (draft,) = drafter.propose([drafter.start(context)], [context], [12])
-    assert len(draft.tree) >= 4
-    for path in paths_of(draft.tree):
-        assert all(token in legal_by_list(path[:depth]) for depth, token in enumerate(path)), path
-    if kind == "chain":
-        scores = logits_by_recompute(model, [1, 5])[-1]
-        legal = sorted(legal_by_list([]))
-        assert draft.tree.tokens[1] == legal[int(scores[legal].argmax())]
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "static"])
-def test_a_forced_text_is_drafted_to_its_end(kind):
-    """Static trees do not follow: their ranks are taken level by level."""
-    state = Grammar.from_ebnf('root ::= "x" "x" "x" "x" "{" "{"').compile(piece_tokenizer(), MODEL_VOCAB).start()
-    context = DraftContext([1, 5], MODEL_VOCAB, grammar=state)
-    drafter = small(tiny_llama(seed=1), kind)
-    (draft,) = drafter.propose([drafter.start(context)], [context], [10])
-    x, brace = token_of("x"), token_of("{")
-    assert draft.tree.tokens == (5, x, x, x, x, brace, brace, EOS)
-    assert draft.scores == (1.0,) * 7
 
 
 def test_a_shape_by_hand():
