@@ -143,8 +143,8 @@ def test_a_calibrated_claim_is_a_probability(claim, history):
     calibration = Calibration()
     for past, hit in history:
         calibration.learn(past, hit)
-    ((token, estimate),) = calibration.correct([(7, claim)])
-    assert token == 7
+    ((token, estimate, source),) = calibration.correct({7: claim}, {7: "toy"})
+    assert (token, source) == (7, "toy")
     assert 0.0 <= estimate <= 1.0
 
 
@@ -152,10 +152,10 @@ def test_calibration_converges_to_the_rate_of_hits_and_forgets():
     calibration = Calibration()
     for step in range(3000):
         calibration.learn(0.8, step % 5 == 0)
-    assert calibration.correct([(0, 0.8)])[0][1] == pytest.approx(0.2, abs=0.03)
+    assert calibration.correct({0: 0.8}, {0: "toy"})[0][1] == pytest.approx(0.2, abs=0.03)
     for _ in range(3000):
         calibration.learn(0.8, True)
-    assert calibration.correct([(0, 0.8)])[0][1] > 0.95
+    assert calibration.correct({0: 0.8}, {0: "toy"})[0][1] > 0.95
 
 
 def test_trust_weights_find_the_true_mixture():

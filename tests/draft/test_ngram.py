@@ -40,9 +40,8 @@ def test_finds_exactly_what_a_rescan_finds(history, path):
             assert order not in found
             continue
         known = found[order]
-        if isinstance(known, int):
-            known = {known: 1.0}
-        assert known == pytest.approx(expected)
+        weights = {known: 1.0} if isinstance(known, int) else known.weights
+        assert weights == pytest.approx(expected)
 
 
 @settings(max_examples=60, deadline=None)
@@ -94,4 +93,4 @@ def test_a_suffix_keeps_a_bounded_number_of_continuations_the_recent_ones():
     trie = NgramTrie()
     trie.extend([token for other in range(100, 150) for token in (1, other)] + [1])
     known = dict(trie.matches(()))[len(ORDERS) - 1]
-    assert list(known) == [149 - age for age in range(MAX_CONTINUATIONS)]
+    assert list(known.weights) == [149 - age for age in range(MAX_CONTINUATIONS)]

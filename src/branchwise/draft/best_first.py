@@ -7,6 +7,7 @@ any good: that is the business of the sources (ngram.py, recycling.py) and of wh
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -68,9 +69,13 @@ def grow(
     """
     check_budget(budget)
     tokens, parents, scores, sources = [root], [-1], [1.0], [""]
+    if budget == 1:
+        return Growth(tokens, parents, scores, sources)
     paths: list[Path] = [()]
     # (negated score, age, parent, token, source): of two equal scores the one found first goes first
     heap: list[tuple[float, int, int, int, str]] = []
+    # negated scores of the best candidates so far, as many as there are places in the tree, best first
+    best: list[float] = []
     least_score = LEAST_SHARE / budget
     age = 0
     node = 0
@@ -82,9 +87,16 @@ def grow(
             if width is not None:
                 candidates = heapq.nlargest(width, candidates, key=lambda candidate: candidate[1])
             for token, estimate, source in candidates:
-                if estimate >= least and 0 <= token < vocab_size:
-                    age += 1
-                    heapq.heappush(heap, (-score * estimate, age, node, token, source))
+                if estimate < least or not 0 <= token < vocab_size:
+                    continue
+                negated = -score * estimate
+                if len(best) == budget - 1:
+                    if negated >= best[-1]:
+                        continue  # so many are better that it will find no place
+                    best.pop()
+                insort(best, negated)
+                age += 1
+                heapq.heappush(heap, (negated, age, node, token, source))
         if not heap or len(tokens) >= budget:
             return Growth(tokens, parents, scores, sources)
         negated, _, parent, token, source = heapq.heappop(heap)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from math import sqrt
 
 #: claims are bucketed by their square root, so that small ones, of which there are many, are told apart
 BUCKETS = 16
@@ -26,14 +27,21 @@ class Calibration:
         self._hits = [strength] * BUCKETS
         self._ratio = [1.0] * BUCKETS
 
-    def correct(self, claims: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
-        """Tokens and claims, the claims as experience has them, at most 1."""
+    def correct(self, claims: Mapping[int, float], sources: Mapping[int, str]) -> list[tuple[int, float, str]]:
+        """Tokens, their claims as experience has them, at most 1, and their sources.
+
+        Args:
+            claims: by token.
+            sources: by token, in the same order; handed through.
+        """
         ratio = self._ratio
         last = BUCKETS - 1
-        return [
-            (token, min(1.0, claim * ratio[min(last, int(claim**0.5 * BUCKETS))]))  # `_bucket`, inlined
-            for token, claim in claims
-        ]
+        corrected = []
+        for (token, claim), source in zip(claims.items(), sources.values(), strict=True):
+            bucket = int(sqrt(claim) * BUCKETS)  # `_bucket`, inlined
+            estimate = claim * ratio[bucket if bucket < last else last]
+            corrected.append((token, estimate if estimate < 1.0 else 1.0, source))
+        return corrected
 
     def learn(self, claim: float, hit: bool) -> None:
         """A child claimed at ``claim``, whose parent was accepted, was right or was not."""
@@ -47,4 +55,4 @@ class Calibration:
 
 
 def _bucket(claim: float) -> int:
-    return min(BUCKETS - 1, int(claim**0.5 * BUCKETS))
+    return min(BUCKETS - 1, int(sqrt(claim) * BUCKETS))

@@ -5,9 +5,10 @@ Knows how much each kind of evidence is worth. Does not know how a source comes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 
 from ..tree import TokenTree
 from ..verify.proposal import DraftTree
@@ -29,17 +30,24 @@ SURE = 0.5
 LEARNED_DEPTH = 8
 
 
+#: evidence with the weight and the number of its kind among the kinds of all sources, and the source's name
+Found = tuple[float, int, Evidence, str]
+_WEIGHT: Callable[[Found], float] = itemgetter(0)
+
+
 @dataclass
 class MixedState:
     """One lane.
 
     Attributes:
         sources: the states of its sources, in their order.
+        found: evidence by path, the most trusted first: what was drafted from is learned from.
         asked: whether the sources that cost forwards take part in this step.
         free: the tree of the others, while a step is open for which there was a choice.
     """
 
     sources: list[SourceState]
+    found: dict[Path, list[Found]] = field(default_factory=dict)
     asked: bool = False
     free: DraftTree | None = None
 
@@ -96,9 +104,12 @@ class MixedDrafter:
         ]
         self.feature_layers = tuple(sorted({layer for source in sources for layer in source.feature_layers}))
         self._trust = TrustWeights([weight for source in sources for weight in source.trust])
-        self._first_kind = [0]
-        for source in sources[:-1]:
-            self._first_kind.append(self._first_kind[-1] + len(source.trust))
+        #: for every source its evidence, the number of its first kind, and its name
+        self._voices: list[tuple[Callable[[SourceState, Path], Sequence[Evidence]], int, str]] = []
+        first_kind = 0
+        for source in sources:
+            self._voices.append((source.evidence, first_kind, source.name))
+            first_kind += len(source.trust)
         self._calibration = Calibration()
 
     def start(self, context: DraftContext) -> MixedState:
@@ -145,6 +156,8 @@ class MixedDrafter:
     def _begin(
         self, index: int, states: Sequence[MixedState], contexts: Sequence[DraftContext], budgets: Sequence[int]
     ) -> None:
+        for state in states:
+            state.found = {}
         self.sources[index].begin([state.sources[index] for state in states], contexts, budgets)
 
     def _full_drafts(
@@ -180,37 +193,41 @@ class MixedDrafter:
         tree = TokenTree(growth.tokens, growth.parents)
         return DraftTree.deterministic(tree, growth.sources[1:], growth.scores[1:])
 
-    def _evidence(self, state: MixedState, path: Path) -> list[tuple[int, Evidence, str]]:
-        """All evidence at a node with its kind's number among all sources' kinds, the most trusted first."""
-        found = [
-            (self._first_kind[index] + evidence.kind, evidence, source.name)
-            for index, source in enumerate(self.sources)
-            if state.asked or index not in self._costly
-            for evidence in source.evidence(state.sources[index], path)
-        ]
+    def _evidence(self, state: MixedState, path: Path) -> list[Found]:
+        """All evidence at a node, the most trusted first."""
+        found = state.found.get(path)
+        if found is not None:
+            return found
         weights = self._trust.weights
-        found.sort(key=lambda item: -weights[item[0]])
+        found = []
+        for index, (evidence_of, first_kind, name) in enumerate(self._voices):
+            if not state.asked and index in self._costly:
+                continue
+            for evidence in evidence_of(state.sources[index], path):
+                kind = first_kind + evidence[0]
+                found.append((weights[kind], kind, evidence, name))
+        if len(found) > 1:
+            found.sort(key=_WEIGHT, reverse=True)
+        state.found[path] = found
         return found
 
-    def _blend(
-        self, found: Sequence[tuple[int, Evidence, str]], least: float
-    ) -> tuple[dict[int, float], dict[int, str]]:
+    def _blend(self, found: Sequence[Found], least: float) -> tuple[dict[int, float], dict[int, str]]:
         """Estimate of every token whose estimate may reach ``least``, and the most trusted source that names it."""
         estimates: dict[int, float] = {}
         credit: dict[int, str] = {}
-        trust = self._trust.weights
         left = 1.0
-        for kind, (_, weights, total), name in found:
-            decides = left * trust[kind]
+        crumb = CRUMB * least
+        for trust, _, (_, weights, total), name in found:
+            decides = left * trust
             scale = decides / total
-            crumb = CRUMB * least / scale
             for token, weight in weights.items():
-                if weight < crumb:
+                share = scale * weight
+                if share < crumb:
                     break
                 if token in estimates:
-                    estimates[token] += scale * weight
+                    estimates[token] += share
                 else:
-                    estimates[token] = scale * weight
+                    estimates[token] = share
                     credit[token] = name
             left -= decides
             if left < least:
@@ -220,7 +237,7 @@ class MixedDrafter:
     def candidates(self, state: MixedState, path: Path, least: float) -> list[Candidate]:
         """What may follow ``path``, with estimates; tokens surely below ``least`` may be left out."""
         estimates, credit = self._blend(self._evidence(state, path), least)
-        return [(token, estimate, credit[token]) for token, estimate in self._calibration.correct(estimates.items())]
+        return self._calibration.correct(estimates, credit)
 
     def observe(self, states: Sequence[MixedState], records: Sequence[StepRecord]) -> None:
         """Learns what the evidence along the accepted path was worth, then informs every source."""
@@ -242,7 +259,7 @@ class MixedDrafter:
         found = self._evidence(state, path)
         for candidate, estimate in self._blend(found, LEAST_LEARNED)[0].items():
             self._calibration.learn(estimate, candidate == token)
-        self._trust.learn([(kind, weights.get(token, 0.0) / total) for kind, (_, weights, total), _ in found])
+        self._trust.learn([(kind, weights.get(token, 0.0) / total) for _, kind, (_, weights, total), _ in found])
 
 
 def _nodes_left(budget: int, free: DraftTree) -> int:

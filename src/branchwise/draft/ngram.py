@@ -22,8 +22,9 @@ MAX_CONTINUATIONS = 8
 #: kinds of evidence per order: seen once; always the same continuation; several continuations
 KINDS = 3
 
-#: continuations of one suffix: the token itself when seen once, else a weight per token, falling
-Continuations = int | dict[int, float]
+#: continuations of one suffix: the token itself when seen once, else the evidence they are, since that is read more
+#: often than written
+Continuations = int | Evidence
 
 
 @dataclass
@@ -42,9 +43,9 @@ class NgramTrie:
         """Takes in tokens that follow those seen so far."""
         history = (*self.tail, *tokens)
         offset = len(self.tail)
-        for order, table in zip(ORDERS, self.tables, strict=True):
+        for index, order in enumerate(ORDERS):
             for end in range(max(order, offset), len(history)):
-                _count(table, hash(history[end - order : end]), history[end])
+                _count(self.tables[index], index * KINDS, hash(history[end - order : end]), history[end])
         self.tail = history[-ORDERS[0] :]
         self.seen += len(tokens)
 
@@ -52,31 +53,34 @@ class NgramTrie:
         """Index of the order and continuations, for every suffix of tail + path seen before, longest first."""
         window = (self.tail + path)[-ORDERS[0] :]
         found: list[tuple[int, Continuations]] = []
-        for index, order in enumerate(ORDERS):
-            if order <= len(window):
-                continuations = self.tables[index].get(hash(window[-order:]))
-                if continuations is not None:
-                    found.append((index, continuations))
+        for index, order in _SHORT_FIRST:
+            if order > len(window):
+                break
+            continuations = self.tables[index].get(hash(window[-order:]))
+            if continuations is None:
+                break  # what was not seen is no end of a longer suffix that was
+            found.append((index, continuations))
+        found.reverse()
         return found
 
 
+_SHORT_FIRST = tuple(reversed([*enumerate(ORDERS)]))
 _WEIGHT = itemgetter(1)
 
 
-def _count(table: dict[int, Continuations], suffix: int, token: int) -> None:
+def _count(table: dict[int, Continuations], first_kind: int, suffix: int, token: int) -> None:
     known = table.get(suffix)
     if known is None:
         table[suffix] = token
         return
-    if isinstance(known, int):
-        known = table[suffix] = {known: 1.0}
-    for other in known:
-        known[other] *= RECENCY
-    known[token] = known.get(token, 0.0) + 1.0
-    if len(known) > 1:
-        known = table[suffix] = dict(sorted(known.items(), key=_WEIGHT, reverse=True))
-        if len(known) > MAX_CONTINUATIONS:
-            known.popitem()
+    weights = {known: 1.0} if isinstance(known, int) else known.weights
+    faded = {other: weight * RECENCY for other, weight in weights.items()}
+    faded[token] = faded.get(token, 0.0) + 1.0
+    if len(faded) > 1:
+        faded = dict(sorted(faded.items(), key=_WEIGHT, reverse=True))
+        if len(faded) > MAX_CONTINUATIONS:
+            faded.popitem()
+    table[suffix] = Evidence(first_kind + (1 if len(faded) == 1 else 2), faded, sum(faded.values()))
 
 
 def _starting_trust() -> tuple[float, ...]:
@@ -112,14 +116,10 @@ class NgramSource:
 
     def evidence(self, state: NgramTrie, path: Path) -> list[Evidence]:
         """The continuations of every suffix of the path."""
-        found = []
-        for index, continuations in state.matches(path):
-            if isinstance(continuations, int):
-                found.append(Evidence(index * KINDS, {continuations: 1.0}))
-            else:
-                kind = index * KINDS + (1 if len(continuations) == 1 else 2)
-                found.append(Evidence(kind, continuations, sum(continuations.values())))
-        return found
+        return [
+            Evidence(index * KINDS, {known: 1.0}) if isinstance(known, int) else known
+            for index, known in state.matches(path)
+        ]
 
     def absorb(self, states: Sequence[NgramTrie], records: Sequence[StepRecord]) -> None:
         """Nothing: committed tokens arrive through `begin`, and rejected ones were never written."""

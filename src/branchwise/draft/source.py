@@ -33,7 +33,8 @@ class CandidateSource(Protocol):
     """Guesses the next token after any path below the root. One object serves many lanes.
 
     Within one step the order of calls for a lane is `begin`, then `evidence` for paths of the mixer's choice, then,
-    when the step is verified, `evidence` once more along the accepted path (to learn what it was worth), then `absorb`.
+    when the step is verified, `evidence` along the accepted path where it was not asked yet (to learn what it was
+    worth), then `absorb`.
 
     Some members are optional: ``finish(state)`` when a lane ends; ``costs_forwards = True`` for a source that runs a
     model in `begin`, and then ``skip(states, contexts)``, called in its place when the step can do without;
