@@ -26,7 +26,7 @@ TOKENIZER = piece_tokenizer()
 #: texts without end: the model decides when to stop
 ENDLESS = "((a|ab|b)([12]{1,3}|bb)(x1?x)?,)*"
 PROMPTS = ([BOS, 5], [BOS, 9, 9, 4], [7], [BOS, 4, 12, 30, 6, 6, 6])
-DRAFTERS = ("ngram", "recycling", "mixed", "random", "adversary")
+DRAFTERS = ("ngram", "recycling", "mixed", "static", "random", "adversary")
 
 
 @pytest.fixture(scope="module")

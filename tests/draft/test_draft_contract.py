@@ -21,7 +21,7 @@ from branchwise.draft import (
 pytestmark = pytest.mark.core
 
 VOCAB = 12
-NAMES = ("none", "ngram", "recycling", "mixed", "auto")
+NAMES = ("none", "ngram", "recycling", "suffix", "mixed", "static", "auto")
 
 
 def all_drafters() -> dict:
@@ -102,7 +102,7 @@ def test_none_is_plain_decoding():
     assert all(len(record.draft.tree) == 1 for record in records[0])
 
 
-@pytest.mark.parametrize("name", ["ngram", "recycling", "mixed"])
+@pytest.mark.parametrize("name", ["ngram", "recycling", "suffix", "mixed"])
 def test_a_repetitive_text_is_foreseen_and_stays_the_targets_own(name):
     def count_up(prefix):
         row = -((bigram_scorer(VOCAB)(prefix) - 0.0).abs())

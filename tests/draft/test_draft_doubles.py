@@ -66,7 +66,7 @@ def test_drafters_by_name():
     assert {name: make_drafter(name).name for name in alone} == {name: name for name in alone}
     ready = NoneDrafter()
     assert make_drafter(ready) is ready
-    with pytest.raises(ValueError, match="none, ngram, recycling, mixed, model, sampled, auto"):
+    with pytest.raises(ValueError, match=", ".join(DRAFTERS)):
         make_drafter("eagle9")
     with pytest.raises(ValueError, match="no options"):
         make_drafter(ready, table=None)

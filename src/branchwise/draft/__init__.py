@@ -12,6 +12,9 @@ from .recycling import AdjacencyTable, RecyclingSource
 from .registry import DRAFTERS, make_drafter
 from .small_model import SmallModelDrafter
 from .source import CandidateSource, Evidence
+from .static import StaticDrafter
+from .suffix import SuffixDrafter, SuffixSource
+from .suffix_store import SuffixStore
 from .text_bridge import TextBridge
 
 __all__ = [
@@ -30,7 +33,11 @@ __all__ = [
     "OracleDrafter",
     "RecyclingSource",
     "SmallModelDrafter",
+    "StaticDrafter",
     "StepRecord",
+    "SuffixDrafter",
+    "SuffixSource",
+    "SuffixStore",
     "TextBridge",
     "grow",
     "make_drafter",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
+from ..tree import StaticShape
 from .drafter_source import DrafterSource
 from .mixed import MixedDrafter
 from .ngram import NgramSource
@@ -15,6 +16,12 @@ from .recycling import RecyclingSource
 from .sampled import SampledDrafter
 from .small_model_by_name import small_model_drafter
 from .source import CandidateSource
+from .static import StaticDrafter
+from .suffix import SuffixDrafter
+from .suffix_store import SuffixStore
+
+#: for the static drafter where no shape is given: 29 nodes, wide at the root and three tokens deep at the most
+DEFAULT_SHAPE = StaticShape.kary((4, 2, 2))
 
 
 def _ngram(tree: str = "best_first") -> Drafter:
@@ -42,6 +49,14 @@ def _width(tree: str, any_model: bool = False) -> int | None:
     return 1 if tree == "chain" else None
 
 
+def _suffix(store: SuffixStore | None = None, tree: str = "best_first") -> Drafter:
+    return SuffixDrafter(store, width=_width(tree))
+
+
+def _static(shape: StaticShape = DEFAULT_SHAPE, source: CandidateSource | MixedDrafter | None = None) -> Drafter:
+    return StaticDrafter(_mixed() if source is None else source, shape)
+
+
 def _sampled(width: int = 3, sharpness: float = 1.0, draft_model: Any = None, **options: Any) -> Drafter:
     if draft_model is None and "tree" in options:
         raise ValueError(f"drafter 'sampled' grows its own trees; leave tree={options['tree']!r} out")
@@ -53,8 +68,10 @@ DRAFTERS: dict[str, Callable[..., Drafter]] = {
     "none": NoneDrafter,
     "ngram": _ngram,
     "recycling": _recycling,
+    "suffix": _suffix,
     "mixed": _mixed,
     "model": small_model_drafter,
+    "static": _static,
     "sampled": _sampled,
     "auto": _mixed,
 }
