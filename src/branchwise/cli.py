@@ -107,6 +107,12 @@ def generate(
     draft_tree: DraftTree = None,
     rule: Annotated[str, typer.Option(help="auto, greedy, match, ...")] = "auto",
     budget: Annotated[str, typer.Option(help="Most nodes of a tree, root included; 1 is plain decoding.")] = "auto",
+    tree: Annotated[
+        Path | None, typer.Option(help="The shape that --drafter static drafts: a file of branchwise import-tree.")
+    ] = None,
+    suffix_store: Annotated[
+        Path | None, typer.Option(help="Earlier texts for --drafter suffix: read if there, written in the end.")
+    ] = None,
     max_new_tokens: MaxNewTokens = 256,
     temperature: Temperature = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k best tokens. Needs --temperature.")] = None,
@@ -151,6 +157,9 @@ def generate(
         raise ValueError(f"max-new-tokens must be >= 1, got {max_new_tokens}")
     if logprobs is not None and not as_json:
         raise ValueError("--logprobs are part of the JSON object: add --json")
+    files = _read_drafter_files(drafter, tree, suffix_store)
+    if compare and suffix_store is not None:
+        raise ValueError("--compare starts every run with a drafter that has seen nothing; leave --suffix-store out")
     _check_choices(drafter, budget, draft_model, draft_tree)
     grammar = _read_grammar(json_schema, regex, ebnf)
     if compare and seed is None and not sampling.is_greedy:
@@ -171,7 +180,7 @@ def generate(
     live = None if as_json or no_stream else LiveText(tokenizer, _write, stops)
     comparison = None
     target = HuggingFaceTarget(loaded)
-    options = _drafter_options(draft_model, draft_tree, dtype, device, tokenizer)
+    options = files | _drafter_options(draft_model, draft_tree, dtype, device, tokenizer)
     make = functools.partial(make_drafter, drafter, **options)
     if compare:
         comparison = compare_runs(order, target, tokenizer, make, rule, budget, live)
@@ -194,6 +203,8 @@ def generate(
         _draw_steps(generation, tokenizer)
     if not as_json:
         _print_statistics(generation, comparison)
+    if suffix_store is not None:
+        files["store"].save(suffix_store)
 
 
 @models_app.command("list")
@@ -351,6 +362,31 @@ def verify_lossless(
         raise typer.Exit(EXIT_FAILED)
 
 
+@app.command("import-tree")
+@reports_errors
+def import_tree(
+    file: Annotated[Path, typer.Argument(help="Medusa or EAGLE choices (JSON or Python), or a Sequoia growmap.")],
+    out: Annotated[Path | None, typer.Option(help="Write the shape as JSON, for --drafter static --tree.")] = None,
+    name: Annotated[str | None, typer.Option(help="Which list of a file with several.")] = None,
+    complete: Annotated[bool, typer.Option("--complete", help="Add prefixes that index paths lack.")] = False,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read a .pt file; tensors and lists only, no code of it is run.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Read the shape of a static tree from another program's file, check it and say what it looks like.
+
+    branchwise import-tree medusa_choices.py --name mc_sim_7b_63 --out tree.json
+    """
+    from .tree.peer_shapes import read_peer_shape
+
+    shape = read_peer_shape(file, name=name, complete=complete, allow_pickle=allow_pickle)
+    typer.echo(f"{len(shape)} nodes, root included; depth {shape.height}, {shape.leaves} leaves")
+    typer.echo(f"nodes per level: {' '.join(map(str, shape.widths))}; ranks used: {max(shape.ranks) + 1}")
+    if out is not None:
+        shape.save(out)
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -404,6 +440,24 @@ def _text_or_file(word: str) -> str:
     except OSError:  # longer than a name may be
         is_file = False
     return Path(word).expanduser().read_text(encoding="utf-8") if is_file else word
+
+
+def _read_drafter_files(drafter: str, tree: Path | None, suffix_store: Path | None) -> dict[str, Any]:
+    """Options of the named drafter that come from files, which are read before a model is loaded."""
+    for option, given, wanted in (("--tree", tree, "static"), ("--suffix-store", suffix_store, "suffix")):
+        if given is not None and drafter != wanted:
+            raise ValueError(f"{option} goes with --drafter {wanted}, not with {drafter}")
+    if tree is not None:
+        from .tree import StaticShape
+
+        return {"shape": StaticShape.load(tree)}
+    if suffix_store is not None:
+        from .draft import SuffixStore
+
+        if not suffix_store.expanduser().parent.is_dir():
+            raise ValueError(f"there is no folder {str(suffix_store.parent)!r} for the suffix store")
+        return {"store": SuffixStore.load(suffix_store) if suffix_store.expanduser().exists() else SuffixStore()}
+    return {}
 
 
 def _check_choices(drafter: str, budget: str, draft_model: str | None = None, draft_tree: str | None = None) -> None:
