@@ -48,3 +48,16 @@ def test_both_forwards_compute_the_same(
     assert record["greatest_logit_difference"] < 1e-4
     assert record["met"] is True
     assert str(tmp_path) not in json.dumps(record)
+
+
+def test_draft_costs_are_measured_for_every_drafter(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    options = ["--history", "60,300", "--steps", "6", "--vocab-size", "100", "--stored-tokens", "6000"]
+    monkeypatch.setattr(sys, "argv", ["draft_cost.py", *options])
+    script("draft_cost").main()
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    names = ["ngram", "suffix", "recycling", "mixed", "suffix with a full store"]
+    assert [(row["drafter"], row["history"]) for row in record["rows"]] == [(n, h) for n in names for h in (60, 300)]
+    assert all(row["step_ms"] > 0 and 1 <= row["nodes"] <= 33 for row in record["rows"])
+    assert 30 < record["store"]["bytes_per_token"] <= record["store"]["worst"] <= 64
