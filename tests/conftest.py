@@ -10,6 +10,10 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    # Triton reads it when it is first imported: kernels run in its interpreter, on the CPU
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:

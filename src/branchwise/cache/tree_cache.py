@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from .fused_commit import can_fuse, move_paths
 from .tree_layer import TreeLayer
 
 
@@ -146,17 +147,26 @@ class TreeCache(Cache):
                 raise ValueError(
                     f"the path of lane {lane} must be increasing node numbers below {width}, got {list(path)}"
                 )
-        for lane, path in paths.items():
-            slot, nodes = self.slot(lane), tuple(path)
+        by_slot = {self.slot(lane): tuple(path) for lane, path in paths.items()}
+        if can_fuse(self.layers):
+            move_paths(self.layers, by_slot)
+        else:
+            self._move_layer_by_layer(by_slot)
+        for slot, path in by_slot.items():
+            self._length[self._lane_in_slot[slot]] += len(path)
+            for layer in self.layers:
+                layer.count(slot, len(path))
+        self.rollback()
+
+    def _move_layer_by_layer(self, paths: Mapping[int, tuple[int, ...]]) -> None:
+        for slot, path in paths.items():
             sources: dict[torch.device, Tensor] = {}
             for layer in self.layers:
                 assert layer.keys is not None
                 device = layer.keys.device
                 if device not in sources:
-                    sources[device] = torch.tensor(nodes, dtype=torch.long, device=device)
-                layer.commit(slot, nodes, sources[device])
-            self._length[lane] += len(nodes)
-        self.rollback()
+                    sources[device] = torch.tensor(path, dtype=torch.long, device=device)
+                layer.move(slot, path, sources[device])
 
     def rollback(self) -> None:
         """Drops all rows in flight. Nothing moves: they are simply no longer counted."""

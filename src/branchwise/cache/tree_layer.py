@@ -99,7 +99,7 @@ class TreeLayer(CacheLayerMixin):
         self.values[first:last, :, start:end] = value_states
         return self.keys[first:last, :, :end], self.values[first:last, :, :end]
 
-    def commit(self, slot: int, path: tuple[int, ...], source: Tensor) -> None:
+    def move(self, slot: int, path: tuple[int, ...], source: Tensor) -> None:
         """Moves the rows of ``path`` (increasing node numbers) behind the slot's committed rows, in place.
 
         ``source`` holds the same node numbers as a tensor on the layer's device, shared by all layers.
@@ -113,7 +113,10 @@ class TreeLayer(CacheLayerMixin):
             for buffer in (self.keys, self.values):
                 assert buffer is not None
                 buffer[slot, :, kept + stay : kept + len(path)] = buffer[slot].index_select(1, rows)
-        self.kept[slot] = kept + len(path)
+
+    def count(self, slot: int, rows: int) -> None:
+        """Counts ``rows`` more as committed; they lie in their places. Trims a slot that holds too many."""
+        self.kept[slot] += rows
         if self.window is not None and self.kept[slot] > self.window - 1 + self.slack:
             self._trim(slot)
 
