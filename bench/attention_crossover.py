@@ -102,7 +102,7 @@ def prompt_table(repeats: int) -> None:
                     query, key, value = inputs(heads, kv_heads, dim, nodes, slots, dtype)
                     times = []
                     for limit in (1 << 30, 0):
-                        folded_module._PROMPT_NODES = limit
+                        folded_module.PROMPT_NODES = limit
                         call = get_backend("folded")
                         run = lambda: call(query, key, value, layout, (slots,), scale=dim**-0.5)  # noqa: B023, E731
                         times.append(best_ms(run, repeats))

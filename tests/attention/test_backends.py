@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -13,17 +15,37 @@ from attention_oracle import Drawn, oracle_attention
 from torch import Tensor
 
 from branchwise.attention import TreeLayout, backend_names, folded, get_backend, tree_attention
+from branchwise.attention.grown_layout import GrownLayout
+from branchwise.attention.triton_backend import has_triton
 from branchwise.tree import TokenGraph, TokenTree, chain_shape, kary_shape
 
 pytestmark = pytest.mark.core
 
-BACKENDS = backend_names()
+NEEDS_TRITON = pytest.mark.skipif(not has_triton(), reason="triton is not installed")
+NEEDS_COMPILER = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler")
+NEEDS = {"triton": NEEDS_TRITON, "native": NEEDS_COMPILER}
+ALL_BACKENDS = [pytest.param(name, marks=NEEDS.get(name, ())) for name in backend_names()]
+# the native backend computes in float32
+BACKENDS = [backend for backend in ALL_BACKENDS if backend.values != ("native",)]
+
+
+def device_of(backend: str) -> str:
+    """Where a backend is tested: on a GPU if it is for GPUs and there is one."""
+    return "cuda" if backend in ("triton", "flex") and torch.cuda.is_available() else "cpu"
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, tree: object, backend: str = "auto", **options: Any) -> Tensor:
+    """`tree_attention` where the backend is tested, the output on the CPU."""
+    device = device_of(backend)
+    moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in options.items()}
+    query, key, value = (tensor.to(device) for tensor in (query, key, value))
+    return tree_attention(query, key, value, tree, backend=backend, **moved).cpu()
 
 
 @pytest.fixture(autouse=True)
 def _prompts_begin_at_200_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the slow oracle can afford to check the way that prompts take."""
-    monkeypatch.setattr(folded, "_PROMPT_NODES", 200)
+    monkeypatch.setattr(folded, "PROMPT_NODES", 200)
 
 
 def tree_of(parents: Sequence[int]) -> TokenTree:
@@ -173,13 +195,13 @@ def expected(name: str, dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ALL_BACKENDS)
 def test_backend_equals_oracle(backend: str, name: str, dtype: torch.dtype) -> None:
+    if (backend, dtype) == ("native", torch.float64):
+        pytest.skip("the native backend computes in float32")
     case = CASES[name]
     query, key, value = tensors(case, dtype)
-    output = tree_attention(
-        query, key, value, case.trees, committed=case.committed, backend=backend, **options_of(case, dtype)
-    )
+    output = attend(query, key, value, case.trees, committed=case.committed, backend=backend, **options_of(case, dtype))
     assert output.dtype == dtype
     torch.testing.assert_close(output.double(), expected(name, dtype), rtol=0, atol=TOLERANCE[dtype])
     for row, tree in enumerate(case.per_row):
@@ -192,11 +214,11 @@ def test_every_node_equals_its_path_run_alone(backend: str, window: int | None) 
     tree = SCRAMBLED
     case = Case(tree, slots=6)
     query, key, value = tensors(case, torch.float64)
-    together = tree_attention(query, key, value, tree, window=window, backend=backend)
+    together = attend(query, key, value, tree, window=window, backend=backend)
     for node in range(len(tree)):
         path = list(tree.path(node))
         rows = [*range(6), *(6 + step for step in path)]
-        alone = tree_attention(
+        alone = attend(
             query[:, :, path],
             key[:, :, rows],
             value[:, :, rows],
@@ -207,17 +229,17 @@ def test_every_node_equals_its_path_run_alone(backend: str, window: int | None) 
         torch.testing.assert_close(together[:, :, node], alone[:, :, -1], rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ALL_BACKENDS)
 def test_changing_a_node_changes_its_descendants_only(backend: str) -> None:
     tree = SCRAMBLED
     case = Case(tree)
     query, key, value = tensors(case, torch.float32)
-    before = tree_attention(query, key, value, tree, backend=backend)
+    before = attend(query, key, value, tree, backend=backend)
     for node in range(len(tree)):
         other_key, other_value = key.clone(), value.clone()
         other_key[:, :, case.slots + node] += 1.0
         other_value[:, :, case.slots + node] -= 1.0
-        after = tree_attention(query, other_key, other_value, tree, backend=backend)
+        after = attend(query, other_key, other_value, tree, backend=backend)
         changed = {i for i in range(len(tree)) if not torch.equal(before[:, :, i], after[:, :, i])}
         assert changed == {i for i in range(len(tree)) if node in tree.path(i)}
 
@@ -227,10 +249,10 @@ def test_a_row_equals_itself_run_alone(backend: str) -> None:
     trees = (tree_of((-1,)), STAR, SCRAMBLED, CHAIN)
     case = Case(trees, batch=4, slots=9, committed=(1, 3, 9, 9))
     query, key, value = tensors(case, torch.float64)
-    together = tree_attention(query, key, value, trees, committed=case.committed, backend=backend)
+    together = attend(query, key, value, trees, committed=case.committed, backend=backend)
     for row, (tree, committed) in enumerate(zip(trees, (1, 3, 9, 9), strict=True)):
         rows = [*range(committed), *range(9, 9 + len(tree))]
-        alone = tree_attention(
+        alone = attend(
             query[row : row + 1, :, : len(tree)],
             key[row : row + 1, :, rows],
             value[row : row + 1, :, rows],
@@ -245,30 +267,30 @@ def test_a_trimmed_cache_gives_what_the_whole_cache_gives_inside_the_window(back
     """Positions are relative: dropping slots that nobody can see, and counting from there, changes nothing."""
     case = Case(BRANCHED, slots=20)
     query, key, value = tensors(case, torch.float64)
-    whole = tree_attention(query, key, value, BRANCHED, window=6, backend=backend)
-    kept = tree_attention(query, key[:, :, 15:], value[:, :, 15:], BRANCHED, window=6, backend=backend)
+    whole = attend(query, key, value, BRANCHED, window=6, backend=backend)
+    kept = attend(query, key[:, :, 15:], value[:, :, 15:], BRANCHED, window=6, backend=backend)
     torch.testing.assert_close(kept, whole, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ALL_BACKENDS)
 def test_inputs_are_not_written_to(backend: str) -> None:
     query, key, value = tensors(Case(SCRAMBLED), torch.float32)
     copies = query.clone(), key.clone(), value.clone()
     for options in ({}, {"softcap": 2.0}, {"window": 3}):
-        tree_attention(query, key, value, SCRAMBLED, backend=backend, **options)
+        attend(query, key, value, SCRAMBLED, backend=backend, **options)
     assert all(map(torch.equal, (query, key, value), copies))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_layout_serves_many_layers_windows_and_steps(backend: str) -> None:
     """A layout caches masks: a stale one (flashinfer PR 1028) would show in the second use with other arguments."""
-    layout = TreeLayout.from_trees(SCRAMBLED)
+    layout = TreeLayout.from_trees(SCRAMBLED, device=device_of(backend))
     for slots in (7, 4, 9, 7):
         for window in (None, 2, 5):
             for dtype in (torch.float32, torch.float64):
                 query, key, value = tensors(Case(SCRAMBLED, slots=slots), dtype)
-                planned = tree_attention(query, key, value, layout, window=window, backend=backend)
-                fresh = tree_attention(query, key, value, SCRAMBLED, window=window, backend=backend)
+                planned = attend(query, key, value, layout, window=window, backend=backend)
+                fresh = attend(query, key, value, SCRAMBLED, window=window, backend=backend)
                 assert torch.equal(planned, fresh)
 
 
@@ -278,8 +300,8 @@ def test_one_layout_serves_many_layers_windows_and_steps(backend: str) -> None:
 def test_a_lazy_chain_is_a_chain_tree(backend: str, slots: int, window: int | None) -> None:
     case = Case(tree_of(chain_shape(299)), slots=slots)
     query, key, value = tensors(case, torch.float64)
-    lazy = tree_attention(query, key, value, TreeLayout.chain(300), window=window, backend=backend)
-    plain = tree_attention(query, key, value, case.trees, window=window, backend="reference")
+    lazy = attend(query, key, value, TreeLayout.chain(300, device=device_of(backend)), window=window, backend=backend)
+    plain = attend(query, key, value, case.trees, window=window, backend="reference")
     torch.testing.assert_close(lazy, plain, rtol=0, atol=1e-12)
 
 
@@ -288,4 +310,34 @@ def test_backend_may_be_called_directly_with_a_layout() -> None:
     query, key, value = tensors(case, torch.float64)
     layout = TreeLayout.from_trees(case.per_row)
     direct = get_backend()(query, key, value, layout, (2, 5), scale=8**-0.5)
-    assert torch.equal(direct, tree_attention(query, key, value, case.trees, committed=(2, 5)))
+    assert torch.equal(direct, attend(query, key, value, case.trees, committed=(2, 5)))
+
+
+@pytest.mark.parametrize("window", [None, 2, 5])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nodes_that_a_tree_grew_by_see_what_they_see_in_the_whole_tree(backend: str, window: int | None) -> None:
+    # row 0 grows from 4 nodes to 11, row 1 from a lone root to 6; in flight are 4 rows, 3 of them padding in row 1
+    trees, known, slots = (SCRAMBLED, STAR), (4, 1), 7
+    whole = Case(trees, batch=2, slots=slots, committed=(3, 7))
+    query, key, value = tensors(whole, torch.float64)
+    expected_rows = attend(query, key, value, trees, committed=(3, 7), window=window, backend="reference")
+    device = device_of(backend)
+    layout = GrownLayout(trees, [range(4), range(1)], 4, device)
+    new = [list(range(start, len(tree))) for start, tree in zip(known, trees, strict=True)]
+    padded = [nodes + [nodes[-1]] * (layout.width - len(nodes)) for nodes in new]
+    rows = [
+        [*range(slots), *(slots + min(i, start - 1) for i in range(4)), *(slots + node for node in nodes)]
+        for start, nodes in zip(known, padded, strict=True)
+    ]
+    grown = get_backend(backend)(
+        torch.stack([query[row][:, nodes] for row, nodes in enumerate(padded)]).to(device),
+        torch.stack([key[row][:, at] for row, at in enumerate(rows)]).to(device),
+        torch.stack([value[row][:, at] for row, at in enumerate(rows)]).to(device),
+        layout,
+        (3, 7),
+        scale=8**-0.5,
+        window=window,
+    ).cpu()
+    for row, nodes in enumerate(new):
+        torch.testing.assert_close(grown[row, :, : len(nodes)], expected_rows[row][:, nodes], rtol=0, atol=1e-12)
+        assert not grown[row, :, len(nodes) :].any()

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from branchwise.attention import TreeLayout, backend_names, get_backend, register_backend, registry, tree_attention
+from branchwise.attention import (
+    TreeLayout,
+    backend_names,
+    explain,
+    get_backend,
+    register_backend,
+    registry,
+    tree_attention,
+)
 from branchwise.tree import TokenTree
 
 pytestmark = pytest.mark.core
@@ -102,5 +110,9 @@ def test_register_backend(monkeypatch: pytest.MonkeyPatch) -> None:
             register_backend(taken, spy)
 
 
-def test_auto_is_the_folded_backend() -> None:
-    assert get_backend("auto") is get_backend("folded")
+def test_auto_is_the_backend_that_explain_names() -> None:
+    query, key, value = torch.randn(1, 4, 4, 8), torch.randn(1, 2, 10, 8), torch.randn(1, 2, 10, 8)
+    for dtype in (torch.float32, torch.float64):
+        tensors = [tensor.to(dtype) for tensor in (query, key, value)]
+        named = tree_attention(*tensors, TREE, backend=explain(*tensors).backend)
+        assert torch.equal(tree_attention(*tensors, TREE), named)

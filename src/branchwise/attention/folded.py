@@ -29,7 +29,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from .blocked import blocked_attention
 from .layout import TreeLayout
 
-_PROMPT_NODES = 512
+PROMPT_NODES = 512
 """From this many nodes on, query heads go one by one instead of folded. Measured at 512: mostly within a tenth of each
 other; at 256 folding was still up to a quarter ahead."""
 
@@ -58,7 +58,7 @@ def folded_attention(
             query, key, value, layout, committed, scale=scale, window=window, softcap=softcap, sinks=sinks
         )
     group = heads // kv_heads
-    if width >= _PROMPT_NODES:
+    if width >= PROMPT_NODES:
         output = _head_by_head(query, key, value, layout, committed, slots, scale, window)
     else:
         bias = layout.additive_mask(committed, slots, window, query.dtype, repeats=group)
@@ -90,3 +90,12 @@ def _head_by_head(
             grouped[:, :, member], key, value, attn_mask=bias, is_causal=plain_causal, scale=scale
         )
     return output.view(batch, heads, width, value_dim)
+
+
+def how(query: Tensor, plain: bool) -> str:
+    """The way that `folded_attention` takes, for `registry.explain`."""
+    if not plain:
+        return "soft-capping, sinks and values of another width go in blocks of keys through plain products"
+    if query.shape[2] >= PROMPT_NODES:
+        return f"{query.shape[2]} nodes are a prompt: torch's fused kernel, head by head"
+    return "torch's fused kernel, the query heads of a key/value head folded"

@@ -54,6 +54,11 @@ class GrownLayout(TreeLayout):
         self._earlier = earlier.to(device)
         self._earlier_depth = earlier_depth.to(device)
 
+    def columns(self) -> tuple[Tensor, Tensor]:
+        """Earlier nodes, then the new ones: ``[B, N, R + N]`` and ``[B, R + N]``."""
+        visible, depth = super().columns()
+        return torch.cat((self._earlier, visible), dim=2), torch.cat((self._earlier_depth, depth), dim=1)
+
     def needs_slot_mask(self, committed: tuple[int, ...], slots: int, window: int | None = None) -> bool:
         """Always: siblings of earlier levels must stay hidden."""
         return True

@@ -26,17 +26,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..tree import TokenGraph, TokenTree
+from .packed import PackedTrees, pack_visible
 
 Tree: TypeAlias = TokenTree | TokenGraph
+Built = TypeVar("Built")
 
-_CACHED_MASKS = 4
-"""Masks kept per layout. One forward needs few (one per window in use); a layout may live for many forwards."""
+_CACHED_MASKS = 8
+"""Masks and counts kept per layout. A forward needs few, two or three per window in use; a layout may live for many."""
 
 
 class TreeLayout:
@@ -62,7 +64,7 @@ class TreeLayout:
         self.is_causal = is_causal
         self.height = depth.shape[1] - 1 if is_causal else int(depth.max())
         self._ancestors = ancestors
-        self._masks: dict[tuple[object, ...], Tensor | None] = {}
+        self._masks: dict[tuple[object, ...], Any] = {}
 
     @classmethod
     def from_trees(
@@ -155,6 +157,29 @@ class TreeLayout:
         counts = torch.tensor(self.nodes, device=self.depth.device)
         return torch.arange(self.width, device=self.depth.device) >= counts[:, None]  # [B, N]
 
+    def columns(self) -> tuple[Tensor, Tensor]:
+        """What is seen of the columns behind the committed slots, bool ``[B, N, T]``, and their depths ``[B, T]``.
+
+        Here T = N: the nodes themselves.
+        """
+        return self.ancestors, self.depth
+
+    @cached_property
+    def packed(self) -> PackedTrees:
+        """The trees as words of bits, for kernels."""
+        nodes = torch.tensor(self.nodes, dtype=torch.int32, device=self.depth.device)
+        depth = self.depth.int().contiguous()
+        if self.is_causal:  # a prompt may be long, its matrix is never built
+            return PackedTrees(None, nodes, depth, depth)
+        visible, column_depth = self.columns()
+        return PackedTrees(pack_visible(visible), nodes, depth, column_depth.int().contiguous())
+
+    def counts(self, committed: tuple[int, ...]) -> Tensor:
+        """``committed`` as int32 ``[B]`` on the device of the layout. Cached, so that layers share one transfer."""
+        return self.cached(
+            ("counts", committed), lambda: torch.tensor(committed, dtype=torch.int32, device=self.depth.device)
+        )
+
     def needs_slot_mask(self, committed: tuple[int, ...], slots: int, window: int | None = None) -> bool:
         """Whether some real node must not see some slot; False means that only the tree block needs masking.
 
@@ -197,9 +222,7 @@ class TreeLayout:
         def build() -> Tensor:
             return torch.cat((self.slot_block(committed, slots, window), self.tree_block(window)), dim=2)
 
-        mask = self._cached(("mask", committed, slots, window), build)
-        assert mask is not None
-        return mask
+        return self.cached(("mask", committed, slots, window), build)
 
     def additive_mask(
         self, committed: tuple[int, ...], slots: int, window: int | None, dtype: torch.dtype, repeats: int = 1
@@ -234,7 +257,7 @@ class TreeLayout:
                 bias[:, :, slots:].masked_fill_(~block, -torch.inf)
             return bias.repeat(1, repeats, 1)[:, None]  # [B or 1, 1, repeats * N, S + N]
 
-        return self._cached(("additive", committed, slots, window, dtype, repeats), build)
+        return self.cached(("additive", committed, slots, window, dtype, repeats), build)
 
     def zero_padding(self, output: Tensor) -> Tensor:
         """``output [B, H, N, Dv]`` with exact zeros at nodes that do not exist."""
@@ -242,11 +265,12 @@ class TreeLayout:
             return output
         return output.masked_fill(self.padding[:, None, :, None], 0)
 
-    def _cached(self, key: tuple[object, ...], build: Callable[[], Tensor | None]) -> Tensor | None:
+    def cached(self, key: tuple[object, ...], build: Callable[[], Built]) -> Built:
+        """What ``build`` returns, built once per key; the oldest of more than a few is forgotten."""
         if key not in self._masks:
             built = build()
             while len(self._masks) >= _CACHED_MASKS:
-                self._masks.pop(next(iter(self._masks)))  # the oldest
+                self._masks.pop(next(iter(self._masks)))
             self._masks[key] = built
         return self._masks[key]
 

@@ -1,15 +1,19 @@
-"""Attention backends by name. Knows their common signature and nothing about how they compute."""
+"""Attention backends by name, and which one is used when nobody says. Knows nothing about how they compute."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from .blocked import blocked_attention
-from .folded import folded_attention
+from .folded import PROMPT_NODES, folded_attention, how
 from .layout import TreeLayout
+from .native import NATIVE_DTYPES, native, native_attention
 from .reference import reference_attention
+from .triton_backend import has_triton, triton_attention
 
 
 class Backend(Protocol):
@@ -48,13 +52,88 @@ class Backend(Protocol):
     ) -> Tensor: ...
 
 
-AUTO_BACKEND = "folded"
-"""What ``"auto"`` stands for."""
+@dataclass(frozen=True)
+class Choice:
+    """What ``"auto"`` does with a call.
+
+    Attributes:
+        backend: its name.
+        reason: why, as a sentence.
+    """
+
+    backend: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.backend}: {self.reason}"
+
+
+def explain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Choice:
+    """Which backend ``"auto"`` uses for such a call of `tree_attention`, and why.
+
+    Only device, dtype and shapes of the tensors count. The choice is a function of these, never of a measurement, so
+    that equal calls give equal outputs.
+    """
+    nodes, dim, value_dim = query.shape[2], query.shape[3], value.shape[3]
+    plain = softcap is None and sinks is None and value_dim == dim
+    if query.device.type == "cpu" and query.dtype in NATIVE_DTYPES and not (plain and nodes >= PROMPT_NODES):
+        kernel = native()
+        if kernel.library is not None:
+            return Choice("native", f"on a CPU it reads keys and values once; {kernel.reason}")
+        return Choice("folded", f"the native kernel is not available ({kernel.reason}); {how(query, plain)}")
+    if query.device.type != "cuda":
+        return Choice("folded", how(query, plain))
+    if query.dtype == torch.float64:
+        return Choice("folded", "float64 is for checking, and GPUs have no fast products for it")
+    if max(dim, value_dim) > _WIDEST_TRITON_HEAD:
+        return Choice("folded", f"heads of width {max(dim, value_dim)} do not fit the tiles of the triton kernel")
+    if plain and nodes >= PROMPT_NODES:
+        return Choice("folded", f"{nodes} nodes are a prompt, for which the fused kernel of torch is made")
+    if not has_triton():
+        return Choice("folded", "the triton kernel reads less, but is not installed: pip install 'branchwise[triton]'")
+    return Choice("triton", "on a GPU it reads keys and values once, and splits long contexts over the processors")
+
+
+_WIDEST_TRITON_HEAD = 256
+
+
+def _auto_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: TreeLayout,
+    committed: tuple[int, ...],
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    run = _BACKENDS[explain(query, key, value, softcap=softcap, sinks=sinks).backend]
+    return run(query, key, value, layout, committed, scale=scale, window=window, softcap=softcap, sinks=sinks)
+
+
+def _flex_attention(*args: Any, **kwargs: Any) -> Tensor:
+    # its module takes torch a while to import
+    from .flex import flex_attention
+
+    return flex_attention(*args, **kwargs)
+
 
 _BACKENDS: dict[str, Backend] = {
     "reference": reference_attention,
     "folded": folded_attention,
     "blocked": blocked_attention,
+    "native": native_attention,
+    "triton": triton_attention,
+    "flex": _flex_attention,
 }
 
 
@@ -72,12 +151,12 @@ def register_backend(name: str, backend: Backend) -> None:
 
 
 def get_backend(name: str = "auto") -> Backend:
-    """The backend called ``name``; ``"auto"`` is the fastest one that handles every argument.
+    """The backend called ``name``; ``"auto"`` chooses one for every call, see `explain`.
 
     Raises:
         ValueError: no such backend; the message lists the registered names.
     """
-    backend = _BACKENDS.get(AUTO_BACKEND if name == "auto" else name)
+    backend = _auto_attention if name == "auto" else _BACKENDS.get(name)
     if backend is None:
         raise ValueError(f"unknown attention backend {name!r}: registered are {_names()}, or 'auto'")
     return backend

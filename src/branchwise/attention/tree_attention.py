@@ -59,9 +59,9 @@ def tree_attention(
     run = get_backend(backend)
     slots = _check_tensors(query, key, value)
     batch, _, width, dim = query.shape
-    _check_score_options(window, softcap, sinks, query)
-    counts = _committed_counts(committed, batch, slots)
-    layout = _layout(tree, batch, width, query.device)
+    validated_score_options(window, softcap, sinks, query)
+    counts = validated_committed(committed, batch, slots)
+    layout = validated_layout(tree, batch, width, query.device)
     scale = dim**-0.5 if scale is None else scale
     return run(query, key, value, layout, counts, scale=scale, window=window, softcap=softcap, sinks=sinks)
 
@@ -100,7 +100,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> int:
     return rows - width
 
 
-def _check_score_options(window: int | None, softcap: float | None, sinks: Tensor | None, query: Tensor) -> None:
+def validated_score_options(window: int | None, softcap: float | None, sinks: Tensor | None, query: Tensor) -> None:
+    """Raises for a window, a cap or sinks that attention cannot have."""
     if window is not None and (isinstance(window, bool) or not isinstance(window, int)):
         raise TypeError(f"window must be an int or None, got {window!r}")
     if window is not None and window < 1:
@@ -117,7 +118,8 @@ def _check_score_options(window: int | None, softcap: float | None, sinks: Tenso
         raise ValueError(f"sinks is on {sinks.device} but query is on {query.device}: move them to one device")
 
 
-def _committed_counts(committed: Tensor | Sequence[int] | None, batch: int, slots: int) -> tuple[int, ...]:
+def validated_committed(committed: Tensor | Sequence[int] | None, batch: int, slots: int) -> tuple[int, ...]:
+    """One count per batch row, checked against the slots."""
     if committed is None:
         return (slots,) * batch
     if isinstance(committed, Tensor):
@@ -140,7 +142,10 @@ def _committed_counts(committed: Tensor | Sequence[int] | None, batch: int, slot
     return tuple(committed)
 
 
-def _layout(tree: Tree | Sequence[Tree] | TreeLayout, batch: int, width: int, device: torch.device) -> TreeLayout:
+def validated_layout(
+    tree: Tree | Sequence[Tree] | TreeLayout, batch: int, width: int, device: torch.device
+) -> TreeLayout:
+    """The trees laid out for the call, or the layout that was given, if it fits."""
     if not isinstance(tree, TreeLayout):
         return TreeLayout.from_trees(tree, batch=batch, width=width, device=device)
     if (tree.batch, tree.width) != (batch, width):

@@ -1,0 +1,213 @@
+"""The backend `native`: tree attention in C for CPUs, one pass over the keys (`native_kernel/`).
+
+Knows the compiler, the cache folder and the shape of a call; the arithmetic is in C. It is compiled on
+first use, for the very processor, by the C compiler of the machine (``$CC``, cc, gcc or clang; about two seconds), and
+kept in the cache folder under a name that changes with the source, the compiler and the processor. Without a compiler
+there is no such backend, and `folded` does the work.
+
+Threads are torch's: both use the same OpenMP library, which torch has loaded by then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from math import e, log2
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+
+from .layout import TreeLayout
+
+_SOURCES = Path(__file__).with_name("native_kernel")
+_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC")
+_LOG2_E = log2(e)
+NATIVE_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_LEAST_PART = 512
+"""Committed tokens that are worth a task of their own."""
+_BFLOAT16 = ("as float32", "in pairs (AVX-512 BF16)", "in tiles (AMX)")
+
+
+class NativeUnavailable(ValueError):
+    """The kernel cannot run here; the message says why and what to do."""
+
+
+class _Call(ctypes.Structure):
+    """`call` in native_kernel/task.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "output", "mixed", "largest", "total")),
+        *((name, ctypes.c_void_p) for name in ("words", "nodes", "depth", "column_depth", "committed", "sinks")),
+        *((f"{name}_{axis}", ctypes.c_int64) for name in ("query", "key", "value") for axis in ("b", "h", "r")),
+        *((name, ctypes.c_int64) for name in ("batch", "kv_heads", "group", "width", "columns", "word_count")),
+        *((name, ctypes.c_int64) for name in ("column_row", "dim", "value_dim", "window", "parts", "dtype", "threads")),
+        *((name, ctypes.c_float) for name in ("factor", "cap")),
+    )
+
+
+@dataclass(frozen=True)
+class Native:
+    """The kernel, if there is one.
+
+    Attributes:
+        library: the compiled file; None where there is none.
+        reason: how it multiplies, or why there is none.
+    """
+
+    library: ctypes.CDLL | None
+    reason: str
+
+
+def native_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: TreeLayout,
+    committed: tuple[int, ...],
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Softmax attention over committed slots and tree ancestors, scores and sums in float32.
+
+    Arguments are those of `Backend`.
+
+    Raises:
+        NativeUnavailable: no compiler, or a device or dtype that the kernel does not know.
+    """
+    if query.device.type != "cpu" or query.dtype not in NATIVE_DTYPES:
+        raise NativeUnavailable(
+            f"the attention backend 'native' computes float32, bfloat16 and float16 on a CPU, got {query.dtype} on "
+            f"{query.device}: use backend='auto'"
+        )
+    found = native()
+    if found.library is None:
+        raise NativeUnavailable(f"the attention backend 'native' is not available: {found.reason}; use backend='auto'")
+    query, key, value = (_rows_in_one_piece(tensor) for tensor in (query, key, value))
+    batch, heads, width, dim = query.shape
+    kv_heads, value_dim = key.shape[1], value.shape[3]
+    group, trees, threads = heads // kv_heads, layout.packed, torch.get_num_threads()
+    parts = choose_parts(batch * kv_heads, max(committed), threads)
+    rows = batch * kv_heads * parts * _padded(group * width)
+    work = torch.empty(rows * (_padded(value_dim) + 2), dtype=torch.float32)
+    output = query.new_empty(batch, heads, width, value_dim)
+    logits = None if sinks is None else sinks.to(torch.float32).mul(_LOG2_E).contiguous()
+    counts, words = layout.counts(committed), trees.words
+    call = _Call(
+        query.data_ptr(),
+        key.data_ptr(),
+        value.data_ptr(),
+        output.data_ptr(),
+        work.data_ptr(),
+        work.data_ptr() + 4 * rows * _padded(value_dim),
+        work.data_ptr() + 4 * rows * (_padded(value_dim) + 1),
+        None if words is None else words.data_ptr(),
+        trees.nodes.data_ptr(),
+        trees.depth.data_ptr(),
+        trees.column_depth.data_ptr(),
+        counts.data_ptr(),
+        None if logits is None else logits.data_ptr(),
+        *query.stride()[:3],
+        *key.stride()[:3],
+        *value.stride()[:3],
+        batch,
+        kv_heads,
+        group,
+        width,
+        trees.columns,
+        0 if words is None else words.shape[2],
+        key.shape[2] - trees.columns,
+        dim,
+        value_dim,
+        window or 0,
+        parts,
+        NATIVE_DTYPES[query.dtype],
+        threads,
+        scale * _LOG2_E if softcap is None else 2 * scale * _LOG2_E / softcap,
+        0.0 if softcap is None else softcap * _LOG2_E,
+    )
+    if found.library.tree_attention(ctypes.byref(call)):
+        raise MemoryError(f"no memory for tree attention of {heads} heads and {width} nodes")
+    return output
+
+
+def choose_parts(pairs: int, longest: int, threads: int) -> int:
+    """Into how many parts the committed tokens are split, so that threads get equal shares.
+
+    Args:
+        pairs: batch rows times key/value heads.
+        longest: most committed tokens of a row.
+        threads: that share the work.
+    """
+    most = max(1, longest // _LEAST_PART)
+    for parts in range(1, most + 1):
+        if pairs * parts % threads == 0 or pairs * parts >= 4 * threads:
+            return parts
+    return most
+
+
+@cache
+def native() -> Native:
+    """Compiles the kernel if need be, and loads it; once per process."""
+    names = [name for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name]
+    compiler = next((path for path in map(shutil.which, names) if path), None)
+    if compiler is None:
+        return Native(None, "there is no C compiler (cc, gcc or clang)")
+    from ..hub.cache_folder import CacheFolder
+
+    try:
+        path = CacheFolder.locate().root / "native" / f"{_fingerprint(compiler)}.so"
+        if not path.exists():
+            _compile(compiler, path)
+        library = ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError) as error:
+        detail = getattr(error, "stderr", None) or str(error)
+        return Native(None, f"compiling it failed: {' '.join(detail.split())[:300]}")
+    return Native(library, f"compiled for this processor; bfloat16 is multiplied {_BFLOAT16[library.bfloat16_way()]}")
+
+
+def _fingerprint(compiler: str) -> str:
+    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True, timeout=20).stdout
+    digest = hashlib.sha256()
+    sources = [file.read_text(encoding="utf-8") for file in sorted(_SOURCES.glob("*.[ch]"))]
+    for part in (*sources, " ".join(_FLAGS), version, _processor()):
+        digest.update(part.encode())
+    return digest.hexdigest()[:20]
+
+
+def _processor() -> str:
+    """What the compiler makes of ``-march=native``: the processor's name and its instructions."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() + platform.machine()
+    return " ".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+
+
+def _compile(compiler: str, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=path.parent) as folder:
+        # another process may do the same at the same time: whoever is last puts an equal file in place
+        fresh = Path(folder) / path.name
+        command = [compiler, *_FLAGS, str(_SOURCES / "kernel.c"), "-o", str(fresh)]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        fresh.replace(path)
+
+
+def _rows_in_one_piece(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(3) == 1 else tensor.contiguous()
+
+
+def _padded(size: int) -> int:
+    """Lanes of a vector."""
+    return -(-size // 16) * 16

@@ -1,0 +1,316 @@
+/* Tree attention on a CPU in one pass over the keys.
+ *
+ * Knows addresses, strides and bits; the shapes, the errors and the number of parts are native.py's, which compiles this
+ * file with the machine's own compiler. A task is one key/value head of one sequence and one part of its committed
+ * tokens; the last part also takes the columns of the tree. A task walks over its keys in blocks:
+ *
+ *     scores [block, M]  = keys [block, D] x queries^T [D, M]      M: the queries of the group, heads slow, nodes fast
+ *     weights            = 2^(scores - running maximum)            lanes are queries: no sum goes across a vector
+ *     mixed [M, Dv]     += weights^T [M, block] x values [block, Dv]
+ *
+ * so keys and values are read once, and scores never leave the cache. Keys are used as they lie in memory. Arithmetic is
+ * float32; bfloat16 products go to the matrix unit (AMX) or the dot-product instruction where the machine has them, with
+ * sums in float32.
+ */
+#include "products.h"
+#include "task.h"
+#include "tiles.h"
+
+#define LEAST (-1e30f) /* below every score, and -inf minus it is no NaN */
+
+/* scores of keys [row, row + count) of the buffer, count <= BLOCK */
+static void score(const task *t, int64_t row, int64_t count) {
+    const call *c = t->c;
+    int64_t item = item_size(c), key_bytes = item * c->key_strides[2];
+    const char *keys = t->key + row * key_bytes;
+    int64_t value_bytes = item * c->value_strides[2];
+    ahead values = {t->value + row * value_bytes, value_bytes, item * c->value_dim}; /* of these keys */
+    ahead next = {keys + count * key_bytes, key_bytes, item * c->dim};
+    int64_t as_they_lie = count;
+    if (c->dtype != FLOAT32 && !t->pairs) as_they_lie = 0; /* to be widened */
+    else if (t->pairs && (c->dim % 2 || key_bytes % 4)) as_they_lie = 0;
+#if defined(HAS_AMX)
+    if (t->tiles) as_they_lie = 2 * t->depth_words == c->dim ? count / 16 * 16 : 0;
+#endif
+    int64_t words = t->depth_words;
+    for (int64_t k = as_they_lie; k < padded(count, 16); k++) {
+        float *to = t->s.keys + k * words;
+        memset(to, 0, 4 * words);
+        if (k >= count) continue;
+        if (t->pairs) memcpy(to, keys + k * key_bytes, 2 * c->dim);
+        else widen_row(to, keys + k * key_bytes, c->dim, c->dtype);
+    }
+#if defined(HAS_AMX)
+    if (t->tiles) {
+        for (int64_t k = 0; k < as_they_lie; k += 16) {
+            fetch(&values, k, 16);
+            fetch(&next, k, 16);
+            tile_scores(t, keys + k * key_bytes, key_bytes, t->s.scores + k * t->queries);
+        }
+        for (int64_t k = as_they_lie; k < count; k += 16)
+            tile_scores(t, (const char *)(t->s.keys + k * words), 4 * words, t->s.scores + k * t->queries);
+        return;
+    }
+#endif
+    product p = {.b = t->s.queries, .b_step = t->queries, .c = t->s.scores, .c_row = t->queries, .a_step = 1};
+    p.steps = words;
+    p.ahead[0] = &values;
+    p.ahead[1] = &next;
+    p.a = as_they_lie ? (const int32_t *)keys : (const int32_t *)t->s.keys;
+    p.a_row = as_they_lie ? key_bytes / 4 : words;
+    if (t->pairs) multiply(p, count, t->queries, 0, 1);
+    else multiply(p, count, t->queries, 0, 0);
+}
+
+static void cap_scores(const task *t, int64_t count) {
+    const call *c = t->c;
+    for (int64_t i = 0; i < count * t->queries; i += LANES) {
+        vec *at = (vec *)(t->s.scores + i);
+        /* cap * tanh(x), 2^y = e^(2x); beyond +-60 it is the cap itself */
+        vec y = max_vec(-max_vec(-(*at * c->factor), splat(-60.f)), splat(-60.f));
+        *at = c->cap * (1.f - 2.f / (1.f + exp2_vec(y, 0)));
+    }
+}
+
+/* hides committed tokens that are out of the window: key i has position first + i */
+static void hide_far(const task *t, int64_t first, int64_t count) {
+    const call *c = t->c;
+    int64_t length = c->committed[t->b];
+    for (int64_t m = 0; m < c->group * c->width; m++) {
+        int64_t nearest = length + c->depth[t->b * c->width + m % c->width] - c->window + 1; /* least visible position */
+        for (int64_t i = 0; i < count && first + i < nearest; i++) t->s.scores[i * t->queries + m] = t->hidden;
+    }
+}
+
+/* hides columns that are not ancestors, or out of the window */
+static void hide_strangers(const task *t, int64_t first, int64_t count) {
+    const call *c = t->c;
+    for (int64_t n = 0; n < c->width; n++) {
+        const int64_t *words = c->words ? c->words + (t->b * c->width + n) * c->word_count : NULL;
+        for (int64_t i = 0; i < count; i++) {
+            int64_t column = first + i;
+            int seen = words ? (int)((uint64_t)words[column / 64] >> (column % 64) & 1) : column <= n;
+            if (seen && c->window)
+                seen = c->depth[t->b * c->width + n] - c->column_depth[t->b * c->columns + column] < c->window;
+            if (!seen)
+                for (int64_t g = 0; g < c->group; g++)
+                    t->s.scores[i * t->queries + g * c->width + n] = t->hidden;
+        }
+    }
+}
+
+/* scores -> weights, the running maximum and sum; sums so far are scaled to the new maximum */
+static inline __attribute__((always_inline)) void weigh_as(const task *t, int64_t count, int64_t padded_count,
+                                                           const int pairs) {
+    const call *c = t->c;
+    const float factor = c->cap != 0 ? 1.f : c->factor;
+    for (int64_t m = 0; m < t->queries; m += LANES) {
+        float *scores = t->s.scores + m;
+        vec before = *(vec *)(t->largest + m), high[4];
+        for (int j = 0; j < 4; j++) high[j] = before;
+        int64_t i = 0;
+        for (; i + 4 <= count; i += 4)
+            for (int j = 0; j < 4; j++)
+                high[j] = max_vec(*(vec *)(scores + (i + j) * t->queries) * factor, high[j]);
+        for (; i < count; i++) high[0] = max_vec(*(vec *)(scores + i * t->queries) * factor, high[0]);
+        vec largest = max_vec(max_vec(high[0], high[1]), max_vec(high[2], high[3]));
+        vec sum[2] = {{0}, {0}};
+        for (i = 0; i < padded_count; i += 2) {
+            vec weight[2];
+            for (int j = 0; j < 2; j++) {
+                weight[j] = i + j < count ? exp2_vec(*(vec *)(scores + (i + j) * t->queries) * factor - largest, pairs) : (vec){0};
+                sum[j] += weight[j];
+            }
+            if (pairs) {
+#if defined(__AVX512BF16__)
+                __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)weight[0]));
+                __m512i high_half = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)weight[1]));
+                low = _mm512_or_si512(low, _mm512_slli_epi32(high_half, 16));
+                _mm512_storeu_si512(t->s.weights + i / 2 * t->queries + m, low);
+#endif
+            } else {
+                *(vec *)(scores + i * t->queries) = weight[0];
+                if (i + 1 < count) *(vec *)(scores + (i + 1) * t->queries) = weight[1];
+            }
+        }
+        vec shrink = exp2_vec(before - largest, 0);
+        *(vec *)(t->total + m) = *(vec *)(t->total + m) * shrink + sum[0] + sum[1];
+        *(vec *)(t->largest + m) = largest;
+        if (!memcmp(&before, &largest, sizeof largest)) continue;
+        for (int j = 0; j < LANES; j++)
+            if (shrink[j] != 1.f) {
+                vec *row = (vec *)(t->mixed + (m + j) * t->value_width);
+                for (int64_t v = 0; v < t->value_width / LANES; v++) row[v] *= shrink[j];
+            }
+    }
+}
+
+static void weigh(const task *t, int64_t count, int64_t padded_count) {
+    if (t->pairs) weigh_as(t, count, padded_count, 1);
+    else weigh_as(t, count, padded_count, 0);
+}
+
+/* mixed += weights x values of rows [row, row + count) */
+static void mix(const task *t, int64_t row, int64_t count, int64_t padded_count) {
+    const call *c = t->c;
+    int64_t item = item_size(c), value_bytes = item * c->value_strides[2], width = t->value_width;
+    const char *values = t->value + row * value_bytes;
+    product p = {.c = t->mixed, .c_row = width, .a_row = 1, .a_step = t->queries, .b_step = width, .b = t->s.values};
+    if (t->pairs) {
+        for (int64_t k = 0; k < padded_count; k += 2) {
+            uint32_t *to = (uint32_t *)(t->s.values + k / 2 * width);
+            const uint16_t *low = (const uint16_t *)(values + k * value_bytes);
+            const uint16_t *high = (const uint16_t *)(values + (k + 1) * value_bytes);
+            if (k + 1 < count)
+                for (int64_t v = 0; v < c->value_dim; v++) to[v] = low[v] | (uint32_t)high[v] << 16;
+            else
+                for (int64_t v = 0; v < c->value_dim; v++) to[v] = k < count ? low[v] : 0;
+            for (int64_t v = c->value_dim; v < width; v++) to[v] = 0;
+        }
+#if defined(HAS_AMX)
+        if (t->tiles) {
+            for (int64_t m = 0; m < t->queries; m += 16)
+                for (int64_t pair = 0; pair < padded_count / 2; pair += 16)
+                    turn(t->s.weights + pair * t->queries + m, t->queries, t->s.turned + m * (BLOCK / 2) + pair, BLOCK / 2);
+            tile_mix(t, padded_count);
+            return;
+        }
+#endif
+        p.a = (const int32_t *)t->s.weights;
+        p.steps = padded_count / 2;
+        multiply(p, c->group * c->width, width, 1, 1);
+        return;
+    }
+    if (c->dtype == FLOAT32 && c->value_dim == width) {
+        p.b = (const float *)values;
+        p.b_step = c->value_strides[2];
+    } else {
+        for (int64_t k = 0; k < count; k++) {
+            widen_row(t->s.values + k * width, values + k * value_bytes, c->value_dim, c->dtype);
+            for (int64_t v = c->value_dim; v < width; v++) t->s.values[k * width + v] = 0;
+        }
+    }
+    p.a = (const int32_t *)t->s.scores;
+    p.steps = count;
+    multiply(p, c->group * c->width, width, 1, 0);
+}
+
+static void absorb(const task *t, int64_t row, int64_t position, int64_t column, int64_t count) {
+    const call *c = t->c;
+    int64_t padded_count = padded(count, t->tiles ? 32 : 2);
+    score(t, row, count);
+    if (c->cap != 0) cap_scores(t, count);
+    if (column >= 0) hide_strangers(t, column, count);
+    else if (c->window) hide_far(t, position, count);
+    weigh(t, count, padded_count);
+    mix(t, row, count, padded_count);
+}
+
+static int run_task(const call *c, int64_t number, int tiles) {
+    int64_t part = number % c->parts, pair = number / c->parts;
+    task t = {.c = c, .b = pair / c->kv_heads, .kv_head = pair % c->kv_heads};
+    int64_t item = item_size(c);
+    t.queries = padded(c->group * c->width, 16);
+    t.hidden = c->cap == 0 && c->factor < 0 ? __builtin_inff() : -__builtin_inff();
+    t.value_width = padded(c->value_dim, 16);
+#if defined(__AVX512BF16__)
+    t.pairs = c->dtype == BFLOAT16;
+#endif
+    t.tiles = t.pairs && tiles;
+    t.depth_words = t.pairs ? padded(c->dim, t.tiles ? 32 : 2) / 2 : c->dim;
+    t.key = c->key + item * (t.b * c->key_strides[0] + t.kv_head * c->key_strides[1]);
+    t.value = c->value + item * (t.b * c->value_strides[0] + t.kv_head * c->value_strides[1]);
+    t.mixed = c->mixed + number * t.queries * t.value_width;
+    t.largest = c->largest + number * t.queries;
+    t.total = c->total + number * t.queries;
+
+    size_t sizes[6] = {t.depth_words * t.queries, BLOCK * t.queries,       BLOCK / 2 * t.queries,
+                       BLOCK / 2 * t.queries,     BLOCK * t.depth_words, BLOCK * t.value_width};
+    size_t all = 0;
+    for (int i = 0; i < 6; i++) all += padded(sizes[i], 16);
+    float *memory = reserve(all);
+    if (!memory) return 1;
+    float **places[6] = {&t.s.queries, &t.s.scores, &t.s.weights, &t.s.turned, &t.s.keys, &t.s.values};
+    for (int i = 0; i < 6; i++) {
+        *places[i] = memory;
+        memory += padded(sizes[i], 16);
+    }
+    memset(t.mixed, 0, 4 * t.queries * t.value_width);
+    for (int64_t m = 0; m < t.queries; m++) {
+        t.largest[m] = LEAST;
+        t.total[m] = 0;
+    }
+    pack_queries(&t);
+#if defined(HAS_AMX)
+    if (t.tiles) open_tiles();
+#endif
+    int64_t length = c->committed[t.b];
+    int64_t first = c->window && length + 1 > c->window ? length + 1 - c->window : 0; /* the root looks furthest back */
+    int64_t share = padded((length - first + c->parts - 1) / c->parts, 32);
+    int64_t begin = first + part * share, end = begin + share < length ? begin + share : length;
+    int64_t block = BLOCK;
+    for (int64_t at = begin; at < end; at += block) absorb(&t, at, at, -1, end - at < block ? end - at : block);
+    if (part == c->parts - 1)
+        for (int64_t at = 0; at < c->columns; at += block)
+            absorb(&t, c->column_row + at, 0, at, c->columns - at < block ? c->columns - at : block);
+#if defined(HAS_AMX)
+    if (t.tiles) _tile_release();
+#endif
+    return 0;
+}
+
+/* the parts of one key/value head of one sequence, weighed and written */
+static void merge(const call *c, int64_t pair) {
+    int64_t queries = padded(c->group * c->width, 16), value_width = padded(c->value_dim, 16);
+    int64_t b = pair / c->kv_heads, item = item_size(c);
+    for (int64_t m = 0; m < c->group * c->width; m++) {
+        int64_t head = pair % c->kv_heads * c->group + m / c->width, node = m % c->width;
+        char *out = c->output + item * ((b * c->kv_heads * c->group + head) * c->width + node) * c->value_dim;
+        if (node >= c->nodes[b]) {
+            memset(out, 0, item * c->value_dim);
+            continue;
+        }
+        float largest = c->sinks ? c->sinks[head] : LEAST, total = 0;
+        for (int64_t part = 0; part < c->parts; part++) {
+            float one = c->largest[(pair * c->parts + part) * queries + m];
+            if (one > largest) largest = one;
+        }
+        if (c->sinks) total = exp2_vec(splat(c->sinks[head] - largest), 0)[0];
+        float *sum = c->mixed + (pair * c->parts * queries + m) * value_width;
+        for (int64_t part = 0; part < c->parts; part++) {
+            int64_t at = (pair * c->parts + part) * queries + m;
+            float weight = c->largest[at] <= LEAST ? 0 : exp2_vec(splat(c->largest[at] - largest), 0)[0];
+            total += weight * c->total[at];
+            for (int64_t v = 0; v < c->value_dim; v++)
+                sum[v] = weight * c->mixed[at * value_width + v] + (part ? sum[v] : 0);
+        }
+        for (int64_t v = 0; v < c->value_dim; v++) store_item(out + item * v, sum[v] / total, c->dtype);
+    }
+}
+
+/* 0, or 1 when there is no memory for a task */
+int tree_attention(const call *c) {
+    int64_t pairs = c->batch * c->kv_heads;
+    int failed = 0, tiles = 0;
+#if defined(HAS_AMX)
+    tiles = may_use_tiles();
+#endif
+#pragma omp parallel for num_threads(c->threads) schedule(dynamic) reduction(| : failed)
+    for (int64_t number = 0; number < pairs * c->parts; number++) failed |= run_task(c, number, tiles);
+    if (failed) return 1;
+#pragma omp parallel for num_threads(c->threads)
+    for (int64_t pair = 0; pair < pairs; pair++) merge(c, pair);
+    return 0;
+}
+
+/* how bfloat16 is multiplied: 0 as float32, 1 in pairs, 2 in tiles */
+int bfloat16_way(void) {
+#if defined(HAS_AMX)
+    if (may_use_tiles()) return 2;
+#endif
+#if defined(__AVX512BF16__)
+    return 1;
+#else
+    return 0;
+#endif
+}

@@ -1,0 +1,126 @@
+/* bfloat16 products on the matrix unit (AMX), whose eight registers hold tiles of 16 rows of 64 bytes, with sums in
+ * float32. Defines HAS_AMX where the processor and the compiler have it. */
+#pragma once
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#define HAS_AMX 1
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "task.h"
+
+typedef struct __attribute__((packed)) {
+    uint8_t palette, start, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_shape;
+
+/* eight tiles of 16 rows of 64 bytes */
+static void open_tiles(void) {
+    tile_shape shape = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        shape.row_bytes[i] = 64;
+        shape.rows[i] = 16;
+    }
+    _tile_loadconfig(&shape);
+}
+
+static int may_use_tiles(void) {
+    return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */) == 0;
+}
+
+/* scores [16, M] of 16 keys whose rows lie key_bytes apart; words per key is a multiple of 16 */
+static void tile_scores(const task *t, const char *keys, int64_t key_bytes, float *scores) {
+    int64_t row = 4 * t->queries;
+    for (int64_t m = 0; m < t->queries; m += 64) {
+        int64_t tiles = (t->queries - m) / 16;
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int64_t d = 0; d < t->depth_words; d += 16) {
+            const float *queries = t->s.queries + d * t->queries + m;
+            _tile_loadd(4, keys + 4 * d, key_bytes);
+            _tile_loadd(5, queries, row);
+            _tile_dpbf16ps(0, 4, 5);
+            if (tiles > 1) {
+                _tile_loadd(6, queries + 16, row);
+                _tile_dpbf16ps(1, 4, 6);
+            }
+            if (tiles > 2) {
+                _tile_loadd(7, queries + 32, row);
+                _tile_dpbf16ps(2, 4, 7);
+            }
+            if (tiles > 3) {
+                _tile_loadd(5, queries + 48, row);
+                _tile_dpbf16ps(3, 4, 5);
+            }
+        }
+        _tile_stored(0, scores + m, row);
+        if (tiles > 1) _tile_stored(1, scores + m + 16, row);
+        if (tiles > 2) _tile_stored(2, scores + m + 32, row);
+        if (tiles > 3) _tile_stored(3, scores + m + 48, row);
+    }
+}
+
+/* mixed [M, Dv] += turned weights [M, pairs] x values [pairs, Dv] */
+static void tile_mix(const task *t, int64_t keys) {
+    int64_t row = 4 * t->value_width, turned = 4 * (BLOCK / 2);
+    for (int64_t m = 0; m < t->queries; m += 32)
+        for (int64_t v = 0; v < t->value_width; v += 32) {
+            int low = m + 16 < t->queries, right = v + 16 < t->value_width;
+            float *out = t->mixed + m * t->value_width + v;
+            _tile_loadd(0, out, row);
+            if (right) _tile_loadd(1, out + 16, row);
+            if (low) _tile_loadd(2, out + 16 * t->value_width, row);
+            if (low && right) _tile_loadd(3, out + 16 * t->value_width + 16, row);
+            for (int64_t pair = 0; pair < keys / 2; pair += 16) {
+                _tile_loadd(4, t->s.turned + m * (BLOCK / 2) + pair, turned);
+                _tile_loadd(6, t->s.values + pair * t->value_width + v, row);
+                _tile_dpbf16ps(0, 4, 6);
+                if (low) {
+                    _tile_loadd(5, t->s.turned + (m + 16) * (BLOCK / 2) + pair, turned);
+                    _tile_dpbf16ps(2, 5, 6);
+                }
+                if (right) {
+                    _tile_loadd(7, t->s.values + pair * t->value_width + v + 16, row);
+                    _tile_dpbf16ps(1, 4, 7);
+                    if (low) _tile_dpbf16ps(3, 5, 7);
+                }
+            }
+            _tile_stored(0, out, row);
+            if (right) _tile_stored(1, out + 16, row);
+            if (low) _tile_stored(2, out + 16 * t->value_width, row);
+            if (low && right) _tile_stored(3, out + 16 * t->value_width + 16, row);
+        }
+}
+
+/* 16 x 16 words: to[i][j] = from[j][i] */
+static void turn(const float *from, int64_t from_row, float *to, int64_t to_row) {
+    __m512i r[16], s[16];
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_si512(from + i * from_row);
+    for (int i = 0; i < 16; i += 2) {
+        s[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        s[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_unpacklo_epi64(s[i], s[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(s[i], s[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(s[i + 1], s[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(s[i + 1], s[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        s[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+        s[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+        s[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+        s[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        _mm512_storeu_si512(to + i * to_row, _mm512_shuffle_i32x4(s[i], s[i + 8], 0x88));
+        _mm512_storeu_si512(to + (i + 8) * to_row, _mm512_shuffle_i32x4(s[i], s[i + 8], 0xdd));
+        _mm512_storeu_si512(to + (i + 4) * to_row, _mm512_shuffle_i32x4(s[i + 4], s[i + 12], 0x88));
+        _mm512_storeu_si512(to + (i + 12) * to_row, _mm512_shuffle_i32x4(s[i + 4], s[i + 12], 0xdd));
+    }
+}
+#endif

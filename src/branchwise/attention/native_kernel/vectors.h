@@ -1,0 +1,96 @@
+/* Vectors of floats, the exponential, and the two half-precision formats. Knows no attention. */
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#define LANES 16 /* floats in a vector; a machine with narrower ones splits it */
+
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+enum { FLOAT32, BFLOAT16, FLOAT16 };
+
+static vec splat(float x) { return (vec){0} + x; }
+
+static inline vec max_vec(vec a, vec b) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    ivec greater = (ivec)(a > b);
+    return (vec)(((ivec)a & greater) | ((ivec)b & ~greater));
+#endif
+}
+
+/* x where it is at least `least`, else 0 */
+static inline vec keep_from(vec x, vec by, float least) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)by, _mm512_set1_ps(least), _CMP_GE_OQ), (__m512)x);
+#else
+    return (vec)((ivec)x & (ivec)(by >= least));
+#endif
+}
+
+/* 2^x for x <= 0 (or within +-126); 0 below 2^-126. Relative error 1e-7, or 5e-5 if that is enough. */
+static inline __attribute__((always_inline)) vec exp2_vec(vec x, const int roughly) {
+    const float magic = 12582912.f; /* 1.5 * 2^23: adding it rounds to an integer, which its low bits then hold */
+    vec shifted = x + magic;
+    vec f = x - (shifted - magic);
+    vec p = splat(roughly ? 9.61812911e-3f : 1.54035304e-4f);
+    if (!roughly) {
+        p = p * f + 1.33335581e-3f;
+        p = p * f + 9.61812911e-3f;
+    }
+    p = p * f + 5.55041087e-2f;
+    p = p * f + 2.40226507e-1f;
+    p = p * f + 6.93147181e-1f;
+    p = p * f + 1.f;
+    return keep_from((vec)((ivec)p + ((ivec)shifted << 23)), x, -126.f);
+}
+
+static inline float from_half(const char *at, int64_t dtype) {
+    uint16_t bits;
+    memcpy(&bits, at, 2);
+    if (dtype == BFLOAT16) {
+        uint32_t wide = (uint32_t)bits << 16;
+        float out;
+        memcpy(&out, &wide, 4);
+        return out;
+    }
+    _Float16 half;
+    memcpy(&half, &bits, 2);
+    return (float)half;
+}
+
+static inline uint32_t to_bfloat16(float x) { /* round to nearest even, in the low 16 bits */
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return (bits >> 16) | 0x40; /* NaN stays one */
+    return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
+static void store_item(char *at, float x, int64_t dtype) {
+    if (dtype == FLOAT32) {
+        memcpy(at, &x, 4);
+    } else if (dtype == BFLOAT16) {
+        uint16_t bits = (uint16_t)to_bfloat16(x);
+        memcpy(at, &bits, 2);
+    } else {
+        _Float16 half = (_Float16)x;
+        memcpy(at, &half, 2);
+    }
+}
+
+static void widen_row(float *to, const char *from, int64_t count, int64_t dtype) {
+    if (dtype == FLOAT32) {
+        memcpy(to, from, 4 * count);
+    } else if (dtype == BFLOAT16) {
+        for (int64_t i = 0; i < count; i++) to[i] = from_half(from + 2 * i, BFLOAT16);
+    } else {
+        for (int64_t i = 0; i < count; i++) to[i] = from_half(from + 2 * i, FLOAT16);
+    }
+}
