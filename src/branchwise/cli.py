@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from . import cli_roofline
+
 if TYPE_CHECKING:
     from .bench.compare import Comparison
     from .bench.methods import TreeSpec
@@ -32,6 +34,11 @@ models_app = typer.Typer(
     help="Models with a short name: list them, fetch one, say where it lies.", no_args_is_help=True
 )
 app.add_typer(models_app, name="models")
+bench_app = typer.Typer(
+    help="Measure: `branchwise bench FILE` (short for `bench prompts FILE`), `bench attention`, `bench forward`.",
+    cls=cli_roofline.DefaultsToPrompts,
+)
+app.add_typer(bench_app, name="bench")
 
 EXIT_FAILED = 1
 EXIT_ERROR = 2
@@ -242,7 +249,7 @@ def models_path(name: str, debug: Debug = False) -> None:
     typer.echo(str(row.path))
 
 
-@app.command()
+@bench_app.command("prompts")
 @reports_errors
 def bench(
     prompts: Annotated[Path, typer.Argument(help="One JSON object per line: question_id, category, topic, turns.")],
@@ -322,6 +329,10 @@ def bench(
     typer.echo(last_line(record))
     if any(method["error"] for method in record["methods"].values()):
         raise typer.Exit(EXIT_FAILED)
+
+
+bench_app.command()(reports_errors(cli_roofline.attention))
+bench_app.command()(reports_errors(cli_roofline.forward))
 
 
 @app.command("verify-lossless")
