@@ -45,9 +45,9 @@ class _Call(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "output", "mixed", "largest", "total")),
-        *((name, ctypes.c_void_p) for name in ("words", "nodes", "depth", "column_depth", "committed", "sinks")),
+        *((name, ctypes.c_void_p) for name in ("bias", "nodes", "depth", "committed", "sinks")),
         *((f"{name}_{axis}", ctypes.c_int64) for name in ("query", "key", "value") for axis in ("b", "h", "r")),
-        *((name, ctypes.c_int64) for name in ("batch", "kv_heads", "group", "width", "columns", "word_count")),
+        *((name, ctypes.c_int64) for name in ("batch", "kv_heads", "group", "width", "columns")),
         *((name, ctypes.c_int64) for name in ("column_row", "dim", "value_dim", "window", "parts", "dtype", "threads")),
         *((name, ctypes.c_float) for name in ("factor", "cap")),
     )
@@ -64,6 +64,23 @@ class Native:
 
     library: ctypes.CDLL | None
     reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Tables:
+    """A batch of trees as the kernel reads it; the same for all layers with one window.
+
+    Attributes:
+        bias: float32 ``[B, T, N]``, 0 for a column that a node sees, else -inf; None for chains.
+        nodes: int32 ``[B]``.
+        depth: int32 ``[B, N]``.
+        columns: T, see `TreeLayout.columns`.
+    """
+
+    bias: Tensor | None
+    nodes: Tensor
+    depth: Tensor
+    columns: int
 
 
 def native_attention(
@@ -96,13 +113,14 @@ def native_attention(
     query, key, value = (_rows_in_one_piece(tensor) for tensor in (query, key, value))
     batch, heads, width, dim = query.shape
     kv_heads, value_dim = key.shape[1], value.shape[3]
-    group, trees, threads = heads // kv_heads, layout.packed, torch.get_num_threads()
+    group, threads = heads // kv_heads, torch.get_num_threads()
+    tables = layout.cached(("native", window), lambda: _tables(layout, window))
     parts = choose_parts(batch * kv_heads, max(committed), threads)
     rows = batch * kv_heads * parts * _padded(group * width)
     work = torch.empty(rows * (_padded(value_dim) + 2), dtype=torch.float32)
     output = query.new_empty(batch, heads, width, value_dim)
     logits = None if sinks is None else sinks.to(torch.float32).mul(_LOG2_E).contiguous()
-    counts, words = layout.counts(committed), trees.words
+    counts = layout.counts(committed)
     call = _Call(
         query.data_ptr(),
         key.data_ptr(),
@@ -111,10 +129,9 @@ def native_attention(
         work.data_ptr(),
         work.data_ptr() + 4 * rows * _padded(value_dim),
         work.data_ptr() + 4 * rows * (_padded(value_dim) + 1),
-        None if words is None else words.data_ptr(),
-        trees.nodes.data_ptr(),
-        trees.depth.data_ptr(),
-        trees.column_depth.data_ptr(),
+        None if tables.bias is None else tables.bias.data_ptr(),
+        tables.nodes.data_ptr(),
+        tables.depth.data_ptr(),
         counts.data_ptr(),
         None if logits is None else logits.data_ptr(),
         *query.stride()[:3],
@@ -124,9 +141,8 @@ def native_attention(
         kv_heads,
         group,
         width,
-        trees.columns,
-        0 if words is None else words.shape[2],
-        key.shape[2] - trees.columns,
+        tables.columns,
+        key.shape[2] - tables.columns,
         dim,
         value_dim,
         window or 0,
@@ -139,6 +155,17 @@ def native_attention(
     if found.library.tree_attention(ctypes.byref(call)):
         raise MemoryError(f"no memory for tree attention of {heads} heads and {width} nodes")
     return output
+
+
+def _tables(layout: TreeLayout, window: int | None) -> _Tables:
+    nodes, depth = torch.tensor(layout.nodes, dtype=torch.int32), layout.depth.int().contiguous()
+    if layout.is_causal:  # a prompt may be long, its matrix is never built
+        return _Tables(None, nodes, depth, layout.width)
+    visible, column_depth = layout.columns()  # [B, N, T], [B, T]
+    if window is not None:
+        visible = visible & (layout.depth[:, :, None] - column_depth[:, None, :] < window)
+    bias = torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
+    return _Tables(bias.transpose(1, 2).contiguous(), nodes, depth, visible.shape[2])
 
 
 def choose_parts(pairs: int, longest: int, threads: int) -> int:
@@ -180,7 +207,7 @@ def _fingerprint(compiler: str) -> str:
     version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True, timeout=20).stdout
     digest = hashlib.sha256()
     sources = [file.read_text(encoding="utf-8") for file in sorted(_SOURCES.glob("*.[ch]"))]
-    for part in (*sources, " ".join(_FLAGS), version, _processor()):
+    for part in (*sources, " ".join((*_FLAGS, *_torchs_openmp())), version, _processor()):
         digest.update(part.encode())
     return digest.hexdigest()[:20]
 
@@ -199,9 +226,16 @@ def _compile(compiler: str, path: Path) -> None:
     with TemporaryDirectory(dir=path.parent) as folder:
         # another process may do the same at the same time: whoever is last puts an equal file in place
         fresh = Path(folder) / path.name
-        command = [compiler, *_FLAGS, str(_SOURCES / "kernel.c"), "-o", str(fresh)]
+        command = [compiler, *_FLAGS, str(_SOURCES / "kernel.c"), *_torchs_openmp(), "-o", str(fresh)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
         fresh.replace(path)
+
+
+def _torchs_openmp() -> tuple[str, ...]:
+    """Linker arguments for the OpenMP library that torch has loaded: a second one would fight it for the cores."""
+    home = Path(torch.__file__).parent
+    found = sorted((*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")))
+    return ("-Wl,--as-needed", str(found[0])) if found else ()
 
 
 def _rows_in_one_piece(tensor: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ def paged_tree_attention(
             window=window,
             softcap=softcap,
             sinks=sinks,
-            pages=Pages(page_table, page_rows),
+            pages=Pages(page_table.contiguous(), page_rows),
         )
     key, value = (_gathered(pages, page_table, counts, layout) for pages in (key_pages, value_pages))
     return tree_attention(

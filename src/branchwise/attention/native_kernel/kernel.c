@@ -85,18 +85,19 @@ static void hide_far(const task *t, int64_t first, int64_t count) {
 /* hides columns that are not ancestors, or out of the window */
 static void hide_strangers(const task *t, int64_t first, int64_t count) {
     const call *c = t->c;
-    for (int64_t n = 0; n < c->width; n++) {
-        const int64_t *words = c->words ? c->words + (t->b * c->width + n) * c->word_count : NULL;
-        for (int64_t i = 0; i < count; i++) {
+    float sign = t->hidden < 0 ? 1.f : -1.f;
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t g = 0; g < c->group; g++) {
+            float *scores = t->s.scores + i * t->queries + g * c->width;
             int64_t column = first + i;
-            int seen = words ? (int)((uint64_t)words[column / 64] >> (column % 64) & 1) : column <= n;
-            if (seen && c->window)
-                seen = c->depth[t->b * c->width + n] - c->column_depth[t->b * c->columns + column] < c->window;
-            if (!seen)
-                for (int64_t g = 0; g < c->group; g++)
-                    t->s.scores[i * t->queries + g * c->width + n] = t->hidden;
+            if (c->bias) {
+                const float *bias = c->bias + (t->b * c->columns + column) * c->width;
+                for (int64_t n = 0; n < c->width; n++) scores[n] += sign * bias[n];
+            } else {
+                for (int64_t n = 0; n < c->width; n++)
+                    if (n < column || (c->window && n - column >= c->window)) scores[n] = t->hidden;
+            }
         }
-    }
 }
 
 /* scores -> weights, the running maximum and sum; sums so far are scaled to the new maximum */
@@ -170,8 +171,11 @@ static void mix(const task *t, int64_t row, int64_t count, int64_t padded_count)
 #if defined(HAS_AMX)
         if (t->tiles) {
             for (int64_t m = 0; m < t->queries; m += 16)
-                for (int64_t pair = 0; pair < padded_count / 2; pair += 16)
-                    turn(t->s.weights + pair * t->queries + m, t->queries, t->s.turned + m * (BLOCK / 2) + pair, BLOCK / 2);
+                for (int64_t pair = 0; pair < padded_count / 2; pair += 16) {
+                    const float *from[16];
+                    for (int64_t i = 0; i < 16; i++) from[i] = t->s.weights + (pair + i) * t->queries + m;
+                    turn(from, t->s.turned + m * (BLOCK / 2) + pair, BLOCK / 2);
+                }
             tile_mix(t, padded_count);
             return;
         }
@@ -284,7 +288,7 @@ static void merge(const call *c, int64_t pair) {
             for (int64_t v = 0; v < c->value_dim; v++)
                 sum[v] = weight * c->mixed[at * value_width + v] + (part ? sum[v] : 0);
         }
-        for (int64_t v = 0; v < c->value_dim; v++) store_item(out + item * v, sum[v] / total, c->dtype);
+        store_row(out, sum, total, c->value_dim, c->dtype);
     }
 }
 

@@ -14,11 +14,11 @@ typedef struct {
     char *output;            /* [B, H, N, Dv] */
     float *mixed;            /* [tasks, M, Dv padded] */
     float *largest, *total;  /* [tasks, M], base 2 */
-    const int64_t *words;    /* [B, N, W], NULL for chains */
-    const int32_t *nodes, *depth, *column_depth, *committed; /* [B], [B, N], [B, T], [B] */
+    const float *bias;       /* [B, T, N]: 0 for a column that a node sees, else -inf; NULL for chains */
+    const int32_t *nodes, *depth, *committed; /* [B], [B, N], [B] */
     const float *sinks;      /* [H] or NULL */
     int64_t query_strides[3], key_strides[3], value_strides[3]; /* batch, head, row; in elements */
-    int64_t batch, kv_heads, group, width, columns, word_count, column_row, dim, value_dim, window, parts, dtype, threads;
+    int64_t batch, kv_heads, group, width, columns, column_row, dim, value_dim, window, parts, dtype, threads;
     float factor, cap;       /* scores to base 2; cap 0 is none */
 } call;
 
@@ -57,22 +57,36 @@ typedef struct {
     scratch s;
 } task;
 
+static const char *query_row(const task *t, int64_t m) {
+    const call *c = t->c;
+    int64_t head = t->kv_head * c->group + m / c->width, node = m % c->width;
+    return c->query + item_size(c) * (t->b * c->query_strides[0] + head * c->query_strides[1] + node * c->query_strides[2]);
+}
+
 static void pack_queries(task *t) {
     const call *c = t->c;
-    int64_t item = item_size(c);
-    memset(t->s.queries, 0, 4 * t->depth_words * t->queries);
-    for (int64_t m = 0; m < c->group * c->width; m++) {
-        const char *row = c->query + item * (t->b * c->query_strides[0] +
-                                             (t->kv_head * c->group + m / c->width) * c->query_strides[1] +
-                                             (m % c->width) * c->query_strides[2]);
-        if (t->pairs) {
-            for (int64_t d = 0; d < c->dim; d++)
-                memcpy((char *)(t->s.queries + d / 2 * t->queries + m) + 2 * (d % 2), row + 2 * d, 2);
-        } else {
-            for (int64_t d = 0; d < c->dim; d++) {
-                if (c->dtype == FLOAT32) memcpy(t->s.queries + d * t->queries + m, row + 4 * d, 4);
-                else t->s.queries[d * t->queries + m] = from_half(row + 2 * d, c->dtype);
+    int64_t rows = c->group * c->width, words = t->depth_words;
+#if defined(__AVX512F__)
+    if (words % 16 == 0 && c->dim * item_size(c) == 4 * words && (t->pairs || c->dtype == FLOAT32)) {
+        static const float zeros[16];
+        for (int64_t m = 0; m < t->queries; m += 16)
+            for (int64_t word = 0; word < words; word += 16) {
+                const float *from[16];
+                for (int64_t i = 0; i < 16; i++)
+                    from[i] = m + i < rows ? (const float *)query_row(t, m + i) + word : zeros;
+                turn(from, t->s.queries + word * t->queries + m, t->queries);
             }
+        return;
+    }
+#endif
+    memset(t->s.queries, 0, 4 * words * t->queries);
+    for (int64_t m = 0; m < rows; m++) {
+        const char *row = query_row(t, m);
+        for (int64_t d = 0; d < c->dim; d++) {
+            float *at = t->s.queries + (t->pairs ? d / 2 : d) * t->queries + m;
+            if (t->pairs) memcpy((char *)at + 2 * (d % 2), row + 2 * d, 2);
+            else if (c->dtype == FLOAT32) memcpy(at, row + 4 * d, 4);
+            else *at = from_half(row + 2 * d, c->dtype);
         }
     }
 }

@@ -95,32 +95,4 @@ static void tile_mix(const task *t, int64_t keys) {
             if (low && right) _tile_stored(3, out + 16 * t->value_width + 16, row);
         }
 }
-
-/* 16 x 16 words: to[i][j] = from[j][i] */
-static void turn(const float *from, int64_t from_row, float *to, int64_t to_row) {
-    __m512i r[16], s[16];
-    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_si512(from + i * from_row);
-    for (int i = 0; i < 16; i += 2) {
-        s[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        s[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(s[i], s[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(s[i], s[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(s[i + 1], s[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(s[i + 1], s[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        s[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        s[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        s[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        s[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 4; i++) {
-        _mm512_storeu_si512(to + i * to_row, _mm512_shuffle_i32x4(s[i], s[i + 8], 0x88));
-        _mm512_storeu_si512(to + (i + 8) * to_row, _mm512_shuffle_i32x4(s[i], s[i + 8], 0xdd));
-        _mm512_storeu_si512(to + (i + 4) * to_row, _mm512_shuffle_i32x4(s[i + 4], s[i + 12], 0x88));
-        _mm512_storeu_si512(to + (i + 12) * to_row, _mm512_shuffle_i32x4(s[i + 4], s[i + 12], 0xdd));
-    }
-}
 #endif

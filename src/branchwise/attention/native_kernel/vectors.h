@@ -73,15 +73,14 @@ static inline uint32_t to_bfloat16(float x) { /* round to nearest even, in the l
     return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
-static void store_item(char *at, float x, int64_t dtype) {
+/* count floats, divided, as numbers of a format */
+static void store_row(char *to, const float *from, float by, int64_t count, int64_t dtype) {
     if (dtype == FLOAT32) {
-        memcpy(at, &x, 4);
+        for (int64_t i = 0; i < count; i++) ((float *)to)[i] = from[i] / by;
     } else if (dtype == BFLOAT16) {
-        uint16_t bits = (uint16_t)to_bfloat16(x);
-        memcpy(at, &bits, 2);
+        for (int64_t i = 0; i < count; i++) ((uint16_t *)to)[i] = (uint16_t)to_bfloat16(from[i] / by);
     } else {
-        _Float16 half = (_Float16)x;
-        memcpy(at, &half, 2);
+        for (int64_t i = 0; i < count; i++) ((_Float16 *)to)[i] = (_Float16)(from[i] / by);
     }
 }
 
@@ -94,3 +93,33 @@ static void widen_row(float *to, const char *from, int64_t count, int64_t dtype)
         for (int64_t i = 0; i < count; i++) to[i] = from_half(from + 2 * i, FLOAT16);
     }
 }
+
+#if defined(__AVX512F__)
+/* 16 x 16 words: to[i][j] = from[j][i] */
+static inline void turn(const float *const *from, float *to, int64_t to_row) {
+    __m512i r[16], s[16];
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_si512(from[i]);
+    for (int i = 0; i < 16; i += 2) {
+        s[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        s[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_unpacklo_epi64(s[i], s[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(s[i], s[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(s[i + 1], s[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(s[i + 1], s[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        s[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+        s[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+        s[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+        s[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        _mm512_storeu_si512(to + i * to_row, _mm512_shuffle_i32x4(s[i], s[i + 8], 0x88));
+        _mm512_storeu_si512(to + (i + 8) * to_row, _mm512_shuffle_i32x4(s[i], s[i + 8], 0xdd));
+        _mm512_storeu_si512(to + (i + 4) * to_row, _mm512_shuffle_i32x4(s[i + 4], s[i + 12], 0x88));
+        _mm512_storeu_si512(to + (i + 12) * to_row, _mm512_shuffle_i32x4(s[i + 4], s[i + 12], 0xdd));
+    }
+}
+#endif
