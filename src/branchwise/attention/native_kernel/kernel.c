@@ -25,7 +25,6 @@ static void score(const task *t, int64_t row, int64_t count) {
     const char *keys = t->key + row * key_bytes;
     int64_t value_bytes = item * c->value_strides[2];
     ahead values = {t->value + row * value_bytes, value_bytes, item * c->value_dim}; /* of these keys */
-    ahead next = {keys + count * key_bytes, key_bytes, item * c->dim};
     int64_t as_they_lie = count;
     if (c->dtype != FLOAT32 && !t->pairs) as_they_lie = 0; /* to be widened */
     else if (t->pairs && (c->dim % 2 || key_bytes % 4)) as_they_lie = 0;
@@ -44,7 +43,6 @@ static void score(const task *t, int64_t row, int64_t count) {
     if (t->tiles) {
         for (int64_t k = 0; k < as_they_lie; k += 16) {
             fetch(&values, k, 16);
-            fetch(&next, k, 16);
             tile_scores(t, keys + k * key_bytes, key_bytes, t->s.scores + k * t->queries);
         }
         for (int64_t k = as_they_lie; k < count; k += 16)
@@ -54,21 +52,24 @@ static void score(const task *t, int64_t row, int64_t count) {
 #endif
     product p = {.b = t->s.queries, .b_step = t->queries, .c = t->s.scores, .c_row = t->queries, .a_step = 1};
     p.steps = words;
-    p.ahead[0] = &values;
-    p.ahead[1] = &next;
+    p.ahead = &values;
     p.a = as_they_lie ? (const int32_t *)keys : (const int32_t *)t->s.keys;
     p.a_row = as_they_lie ? key_bytes / 4 : words;
     if (t->pairs) multiply(p, count, t->queries, 0, 1);
     else multiply(p, count, t->queries, 0, 0);
 }
 
-static void cap_scores(const task *t, int64_t count) {
+/* scores to base 2, capped if asked for */
+static void scale_scores(const task *t, int64_t count) {
     const call *c = t->c;
     for (int64_t i = 0; i < count * t->queries; i += LANES) {
-        vec *at = (vec *)(t->s.scores + i);
-        /* cap * tanh(x), 2^y = e^(2x); beyond +-60 it is the cap itself */
-        vec y = max_vec(-max_vec(-(*at * c->factor), splat(-60.f)), splat(-60.f));
-        *at = c->cap * (1.f - 2.f / (1.f + exp2_vec(y, 0)));
+        vec *at = (vec *)(t->s.scores + i), y = *at * c->factor;
+        if (c->cap != 0) {
+            /* cap * tanh(x), 2^y = e^(2x); beyond +-60 it is the cap itself */
+            y = max_vec(-max_vec(-y, splat(-60.f)), splat(-60.f));
+            y = c->cap * (1.f - 2.f / (1.f + exp2_vec(y, 0)));
+        }
+        *at = y;
     }
 }
 
@@ -78,77 +79,78 @@ static void hide_far(const task *t, int64_t first, int64_t count) {
     int64_t length = c->committed[t->b];
     for (int64_t m = 0; m < c->group * c->width; m++) {
         int64_t nearest = length + c->depth[t->b * c->width + m % c->width] - c->window + 1; /* least visible position */
-        for (int64_t i = 0; i < count && first + i < nearest; i++) t->s.scores[i * t->queries + m] = t->hidden;
+        for (int64_t i = 0; i < count && first + i < nearest; i++) t->s.scores[i * t->queries + m] = -__builtin_inff();
     }
 }
 
 /* hides columns that are not ancestors, or out of the window */
 static void hide_strangers(const task *t, int64_t first, int64_t count) {
     const call *c = t->c;
-    float sign = t->hidden < 0 ? 1.f : -1.f;
     for (int64_t i = 0; i < count; i++)
         for (int64_t g = 0; g < c->group; g++) {
             float *scores = t->s.scores + i * t->queries + g * c->width;
             int64_t column = first + i;
             if (c->bias) {
                 const float *bias = c->bias + (t->b * c->columns + column) * c->width;
-                for (int64_t n = 0; n < c->width; n++) scores[n] += sign * bias[n];
+                for (int64_t n = 0; n < c->width; n++) scores[n] += bias[n];
             } else {
                 for (int64_t n = 0; n < c->width; n++)
-                    if (n < column || (c->window && n - column >= c->window)) scores[n] = t->hidden;
+                    if (n < column || (c->window && n - column >= c->window)) scores[n] = -__builtin_inff();
             }
         }
 }
 
-/* scores -> weights, the running maximum and sum; sums so far are scaled to the new maximum */
+/* scores -> weights, the running maximum and sum; what was mixed so far is scaled to the new maximum */
 static inline __attribute__((always_inline)) void weigh_as(const task *t, int64_t count, int64_t padded_count,
-                                                           const int pairs) {
-    const call *c = t->c;
-    const float factor = c->cap != 0 ? 1.f : c->factor;
-    for (int64_t m = 0; m < t->queries; m += LANES) {
-        float *scores = t->s.scores + m;
-        vec before = *(vec *)(t->largest + m), high[4];
-        for (int j = 0; j < 4; j++) high[j] = before;
+                                                           const float factor, const ahead *next, const int pairs) {
+    int64_t columns = t->queries / LANES;
+    for (int64_t column = 0; column < columns; column++) {
+        float *scores = t->s.scores + column * LANES;
+        vec *largest_at = (vec *)(t->largest + column * LANES), *total_at = (vec *)(t->total + column * LANES);
+        vec high[4] = {splat(LEAST), splat(LEAST), splat(LEAST), splat(LEAST)};
         int64_t i = 0;
         for (; i + 4 <= count; i += 4)
-            for (int j = 0; j < 4; j++)
-                high[j] = max_vec(*(vec *)(scores + (i + j) * t->queries) * factor, high[j]);
-        for (; i < count; i++) high[0] = max_vec(*(vec *)(scores + i * t->queries) * factor, high[0]);
-        vec largest = max_vec(max_vec(high[0], high[1]), max_vec(high[2], high[3]));
-        vec sum[2] = {{0}, {0}};
-        for (i = 0; i < padded_count; i += 2) {
-            vec weight[2];
+            for (int j = 0; j < 4; j++) high[j] = max_vec(*(vec *)(scores + (i + j) * t->queries), high[j]);
+        for (; i < count; i++) high[0] = max_vec(*(vec *)(scores + i * t->queries), high[0]);
+        vec before = *largest_at;
+        vec largest = max_vec(max_vec(max_vec(high[0], high[1]), max_vec(high[2], high[3])) * factor, before);
+        vec sum[2] = {{0}, {0}}, weight[2];
+        int64_t turn = column; /* the columns take turns in asking for the next keys */
+        for (i = 0; i + 1 < count; i += 2) {
+            if (turn-- == 0) {
+                fetch(next, i, 2);
+                turn = columns - 1;
+            }
             for (int j = 0; j < 2; j++) {
-                weight[j] = i + j < count ? exp2_vec(*(vec *)(scores + (i + j) * t->queries) * factor - largest, pairs) : (vec){0};
+                weight[j] = exp2_vec(*(vec *)(scores + (i + j) * t->queries) * factor - largest, pairs);
                 sum[j] += weight[j];
+                if (!pairs) *(vec *)(scores + (i + j) * t->queries) = weight[j];
             }
-            if (pairs) {
-#if defined(__AVX512BF16__)
-                __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)weight[0]));
-                __m512i high_half = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)weight[1]));
-                low = _mm512_or_si512(low, _mm512_slli_epi32(high_half, 16));
-                _mm512_storeu_si512(t->s.weights + i / 2 * t->queries + m, low);
-#endif
-            } else {
-                *(vec *)(scores + i * t->queries) = weight[0];
-                if (i + 1 < count) *(vec *)(scores + (i + 1) * t->queries) = weight[1];
-            }
+            if (pairs) *(ivec *)(t->s.weights + i / 2 * t->queries + column * LANES) = pair_up(weight[0], weight[1]);
+        }
+        for (; i < padded_count; i += 2) {
+            weight[0] = i < count ? exp2_vec(*(vec *)(scores + i * t->queries) * factor - largest, pairs) : splat(0);
+            sum[0] += weight[0];
+            if (pairs) *(ivec *)(t->s.weights + i / 2 * t->queries + column * LANES) = pair_up(weight[0], splat(0));
+            else *(vec *)(scores + i * t->queries) = weight[0];
         }
         vec shrink = exp2_vec(before - largest, 0);
-        *(vec *)(t->total + m) = *(vec *)(t->total + m) * shrink + sum[0] + sum[1];
-        *(vec *)(t->largest + m) = largest;
+        *total_at = *total_at * shrink + sum[0] + sum[1];
+        *largest_at = largest;
         if (!memcmp(&before, &largest, sizeof largest)) continue;
         for (int j = 0; j < LANES; j++)
             if (shrink[j] != 1.f) {
-                vec *row = (vec *)(t->mixed + (m + j) * t->value_width);
+                vec *row = (vec *)(t->mixed + (column * LANES + j) * t->value_width);
                 for (int64_t v = 0; v < t->value_width / LANES; v++) row[v] *= shrink[j];
             }
     }
 }
 
-static void weigh(const task *t, int64_t count, int64_t padded_count) {
-    if (t->pairs) weigh_as(t, count, padded_count, 1);
-    else weigh_as(t, count, padded_count, 0);
+static void weigh(const task *t, int64_t row, int64_t count, int64_t padded_count, float factor) {
+    int64_t key_bytes = item_size(t->c) * t->c->key_strides[2];
+    ahead next = {t->key + (row + count) * key_bytes, key_bytes, item_size(t->c) * t->c->dim};
+    if (t->pairs) weigh_as(t, count, padded_count, factor, &next, 1);
+    else weigh_as(t, count, padded_count, factor, &next, 0);
 }
 
 /* mixed += weights x values of rows [row, row + count) */
@@ -203,10 +205,12 @@ static void absorb(const task *t, int64_t row, int64_t position, int64_t column,
     const call *c = t->c;
     int64_t padded_count = padded(count, t->tiles ? 32 : 2);
     score(t, row, count);
-    if (c->cap != 0) cap_scores(t, count);
+    /* a cap comes before hiding; with a factor below 0 the largest score would be the least */
+    int scaled = c->cap != 0 || c->factor < 0;
+    if (scaled) scale_scores(t, count);
     if (column >= 0) hide_strangers(t, column, count);
     else if (c->window) hide_far(t, position, count);
-    weigh(t, count, padded_count);
+    weigh(t, row, count, padded_count, scaled ? 1.f : c->factor);
     mix(t, row, count, padded_count);
 }
 
@@ -215,7 +219,6 @@ static int run_task(const call *c, int64_t number, int tiles) {
     task t = {.c = c, .b = pair / c->kv_heads, .kv_head = pair % c->kv_heads};
     int64_t item = item_size(c);
     t.queries = padded(c->group * c->width, 16);
-    t.hidden = c->cap == 0 && c->factor < 0 ? __builtin_inff() : -__builtin_inff();
     t.value_width = padded(c->value_dim, 16);
 #if defined(__AVX512BF16__)
     t.pairs = c->dtype == BFLOAT16;
@@ -252,7 +255,7 @@ static int run_task(const call *c, int64_t number, int tiles) {
     int64_t first = c->window && length + 1 > c->window ? length + 1 - c->window : 0; /* the root looks furthest back */
     int64_t share = padded((length - first + c->parts - 1) / c->parts, 32);
     int64_t begin = first + part * share, end = begin + share < length ? begin + share : length;
-    int64_t block = BLOCK;
+    int64_t block = t.pairs && t.queries <= 96 ? BLOCK : t.pairs ? BLOCK / 2 : BLOCK / 4;
     for (int64_t at = begin; at < end; at += block) absorb(&t, at, at, -1, end - at < block ? end - at : block);
     if (part == c->parts - 1)
         for (int64_t at = 0; at < c->columns; at += block)

@@ -29,7 +29,7 @@ typedef struct {
     const float *b;             /* the columns at step s: b[s * b_step ...] */
     float *c;                   /* row r: c[r * c_row ...] */
     int64_t a_row, a_step, b_step, c_row, steps;
-    const ahead *ahead[2];      /* fetched row by row along with those of a; NULL for none */
+    const ahead *ahead;         /* fetched row by row along with those of a; NULL for none */
 } product;
 
 /* c[R rows][V vectors] = (add ? c : 0) + a b, sums in registers */
@@ -63,8 +63,7 @@ static inline __attribute__((always_inline)) void multiply(product p, int64_t ro
             p.b = all.b + column;
             p.c = all.c + row * all.c_row + column;
             int64_t vectors = (columns - column) / LANES;
-            for (int i = 0; i < 2 && column == 0; i++)
-                if (p.ahead[i]) fetch(p.ahead[i], row, 4);
+            if (p.ahead && column == 0) fetch(p.ahead, row, 4);
             if (rows - row >= 4) {
                 if (vectors >= 4) tile(&p, 4, 4, add, pairs);
                 else if (vectors == 3) tile(&p, 4, 3, add, pairs);

@@ -6,7 +6,7 @@
 
 #include "vectors.h"
 
-#define BLOCK 128 /* keys per step, a multiple of 32 */
+#define BLOCK 256 /* most keys per step: scores should stay in the first-level cache, with the values if they are floats */
 
 /* native.py's _Call, field by field */
 typedef struct {
@@ -51,7 +51,6 @@ typedef struct {
     const call *c;
     int64_t b, kv_head, queries, value_width, depth_words; /* queries M padded; value_width Dv padded */
     int pairs, tiles;
-    float hidden; /* a score that weighs nothing, before scaling */
     const char *key, *value;
     float *mixed, *largest, *total;
     scratch s;

@@ -12,6 +12,7 @@
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t uvec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 enum { FLOAT32, BFLOAT16, FLOAT16 };
 
@@ -23,15 +24,6 @@ static inline vec max_vec(vec a, vec b) {
 #else
     ivec greater = (ivec)(a > b);
     return (vec)(((ivec)a & greater) | ((ivec)b & ~greater));
-#endif
-}
-
-/* x where it is at least `least`, else 0 */
-static inline vec keep_from(vec x, vec by, float least) {
-#if defined(__AVX512F__)
-    return (vec)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)by, _mm512_set1_ps(least), _CMP_GE_OQ), (__m512)x);
-#else
-    return (vec)((ivec)x & (ivec)(by >= least));
 #endif
 }
 
@@ -49,7 +41,13 @@ static inline __attribute__((always_inline)) vec exp2_vec(vec x, const int rough
     p = p * f + 2.40226507e-1f;
     p = p * f + 6.93147181e-1f;
     p = p * f + 1.f;
-    return keep_from((vec)((ivec)p + ((ivec)shifted << 23)), x, -126.f);
+    ivec raised = (ivec)shifted << 23;
+#if defined(__AVX512F__)
+    __mmask16 counts = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.f), _CMP_GE_OQ);
+    return (vec)_mm512_maskz_add_epi32(counts, (__m512i)p, (__m512i)raised);
+#else
+    return (vec)(((ivec)p + raised) & (ivec)(x >= -126.f));
+#endif
 }
 
 static inline float from_half(const char *at, int64_t dtype) {
@@ -82,6 +80,12 @@ static void store_row(char *to, const float *from, float by, int64_t count, int6
     } else {
         for (int64_t i = 0; i < count; i++) ((_Float16 *)to)[i] = (_Float16)(from[i] / by);
     }
+}
+
+/* weights of two keys, rounded to bfloat16, in one word: the first in the low half. Both are >= 0 */
+static inline ivec pair_up(vec first, vec second) {
+    uvec low = (uvec)first + 0x8000u, high = (uvec)second + 0x8000u;
+    return (ivec)(low >> 16 | (high & 0xffff0000u));
 }
 
 static void widen_row(float *to, const char *from, int64_t count, int64_t dtype) {
