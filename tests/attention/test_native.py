@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 from collections.abc import Iterator
 
@@ -134,3 +135,35 @@ def test_rows_whose_numbers_are_not_neighbours() -> None:
     apart = [tensor.transpose(2, 3).contiguous().transpose(2, 3) for tensor in (query, key, value)]
     together = tree_attention(query, key, value, STAR, backend="native")
     assert torch.equal(tree_attention(*apart, STAR, backend="native"), together)
+
+
+@pytest.fixture
+def _own_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_own_threads")
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_share_the_work(threads: int) -> None:
+    case = Case((SCRAMBLED, STAR, DIAMOND), batch=3, slots=2100, committed=(2100, 0, 1313), dim=64, value_dim=64)
+    query, key, value = tensors(case, torch.float32)
+    alone = tree_attention(query, key, value, case.trees, committed=case.committed, backend="folded")
+    torch.set_num_threads(threads)
+    for _ in range(20):
+        output = tree_attention(query, key, value, case.trees, committed=case.committed, backend="native")
+        torch.testing.assert_close(output, alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
+@pytest.mark.usefixtures("compiled_anew")
+@pytest.mark.parametrize("flags", [("-mno-amx-bf16",), ("-mno-amx-bf16", "-mno-avx512bf16"), ("-march=x86-64",)])
+def test_processors_without_some_instructions(
+    flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path))
+    monkeypatch.setattr(native, "_FLAGS", (*native._FLAGS, *flags))
+    for name in ("tiles of the matrix unit", "no multiple of anything", "ragged", "capped, with sinks"):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            test_it_equals_the_reference(name, 2, dtype, monkeypatch)

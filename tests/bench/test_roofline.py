@@ -66,16 +66,16 @@ def test_every_way_computes_the_same(way: str) -> None:
 def test_a_sweep_from_the_command_line(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the picture needs the extra plot")
     out, picture = tmp_path / "r.json", tmp_path / "r.png"
-    result = bench(*SMALL, "--dtypes", "float32,bfloat16", "--json", out, "--plot", picture)
+    result = bench(*SMALL, "--dtypes", "bfloat16", "--json", out, "--plot", picture)
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout.splitlines()[-1])
     assert record == json.loads(out.read_text(encoding="utf-8"))
-    assert len(record["rows"]) == 2 * 2 * 2 * 2
+    assert len(record["rows"]) == 2 * 2 * 2
     for row in record["rows"]:
         assert set(row["ways"]) == set(default_ways(torch.device("cpu")))
         for way in row["ways"].values():
             assert way["equal"] and way["x_limit"] > 0
-            assert way["x_limit"] == pytest.approx(way["ms"] / row["limit_ms"], rel=0.5)
+            assert way["x_limit"] == pytest.approx(way["ms"] / row["limit_ms"], rel=0.05)
     assert record["wrong"] == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert str(tmp_path) not in result.stdout
@@ -159,6 +159,6 @@ def test_bench_with_a_file_is_still_bench_prompts(tmp_path: Path) -> None:
     short, long = bench(missing), bench("prompts", missing)
     assert (short.exit_code, short.stderr) == (long.exit_code, long.stderr)
     assert bench("--methods", "plain", missing).stderr == short.stderr, "options may come first"
-    assert "Missing argument 'PROMPTS'" in bench().stderr
+    assert "Missing argument" in bench().stderr
     for name in ("prompts", "attention", "forward"):
         assert name in bench("--help").stdout

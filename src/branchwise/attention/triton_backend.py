@@ -37,7 +37,8 @@ class Pages:
     """Where the rows of a paged cache are.
 
     Attributes:
-        table: int32 or int64 ``[B, pages]``, contiguous; which page holds rows ``[i * rows, (i + 1) * rows)`` of a sequence.
+        table: int32 or int64 ``[B, pages]``, contiguous: which page holds rows ``[i * rows, (i + 1) * rows)`` of a
+            sequence.
         rows: rows per page.
     """
 

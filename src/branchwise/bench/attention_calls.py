@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ..attention import TreeLayout, backend_names, get_backend
+from ..attention.native import native
 from ..attention.triton_backend import has_triton
 from ..tree import TokenTree, kary_shape
 
@@ -97,7 +98,7 @@ def prepare(way: str, shape: Shape, query: Tensor) -> Call:
 def default_ways(device: torch.device) -> tuple[str, ...]:
     """What is worth comparing on a device, of what is installed."""
     if device.type != "cuda":
-        return ("folded", "sdpa")
+        return (*(("native",) if native().library is not None else ()), "folded", "sdpa")
     found = ("triton",) if has_triton() else ()
     return (*found, "flex", "folded", "sdpa", *(("flashinfer",) if find_spec("flashinfer") is not None else ()))
 

@@ -108,7 +108,7 @@ def measure(shape: Shape, ways: Iterable[str], limits: Limits, device: torch.dev
         "nodes": shape.nodes,
         "context": shape.context,
         "dtype": dtype_name(shape.dtype),
-        "limit_ms": round(1000 * least, 4),
+        "limit_ms": round(1000 * least, 6),
         "limited_by": "reading" if least == reading else "arithmetic",
         "ways": {
             way: {

@@ -119,7 +119,7 @@ def _measure(
     return {
         "nodes": nodes,
         "context": context,
-        "limit_ms": round(1000 * least, 4),
+        "limit_ms": round(1000 * least, 6),
         "limited_by": "reading" if least == read / limits.bytes_per_second else "arithmetic",
         "ways": {
             backend: {"ms": round(1000 * median(times), 4), "x_limit": round(median(times) / least, 3)}
