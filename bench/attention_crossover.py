@@ -3,6 +3,7 @@
     python bench/attention_crossover.py --threads 1
 
 decode: a tree of N nodes after S committed tokens, all query heads of a key/value head folded into the query axis.
+    native     the native backend
     fused      scaled_dot_product_attention with a cached bias (what the folded backend does)
     matmul     matmul, softmax in float32, matmul, only the tree block masked
     blocked    the blocked backend (soft-cap, sinks)
@@ -11,8 +12,9 @@ prompt: a chain of N nodes after S committed tokens.
     folded     one call, bias repeated for every query head of a group
     by head    one call per query head of a group, bias not repeated; causal mode without a bias if S = 0
 
-Times are the best of several calls in milliseconds per layer: other programs on the machine can only add to them. Run
-with one thread on a shared machine; on a quiet one, with all.
+Times are the best of several calls in milliseconds per layer: other programs on the machine can only add to them. With
+one thread it is processor time, which a busy machine disturbs little; run with all threads on a quiet one. Compare with
+`branchwise bench attention`, where keys are not in a cache.
 """
 
 from __future__ import annotations
@@ -35,12 +37,13 @@ DTYPES = (torch.bfloat16, torch.float32)
 
 
 def best_ms(call: Callable[[], object], repeats: int) -> float:
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     call()
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = clock()
         call()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return min(times) * 1e3
 
 
@@ -68,7 +71,7 @@ def repeated_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor |
 
 
 def decode_table(node_counts: list[int], slot_counts: list[int], repeats: int) -> None:
-    print(f"\ndecode {'':21} {'H':>3} {'K':>3} {'D':>4} {'S':>5} {'N':>4}   fused  matmul  blocked  repeated")
+    print(f"\ndecode {'':21} {'H':>3} {'K':>3} {'D':>4} {'S':>5} {'N':>4}  native   fused  matmul  blocked  repeated")
     for dtype in DTYPES:
         for heads, kv_heads, dim in HEADS:
             for slots in slot_counts:
@@ -79,6 +82,7 @@ def decode_table(node_counts: list[int], slot_counts: list[int], repeats: int) -
                     scale = dim**-0.5
                     bias = layout.additive_mask((slots,), slots, None, dtype)
                     calls = [
+                        lambda: get_backend("native")(query, key, value, layout, (slots,), scale=scale),  # noqa: B023
                         lambda: get_backend("folded")(query, key, value, layout, (slots,), scale=scale),  # noqa: B023
                         lambda: matmul_attention(query, key, value, layout, scale),  # noqa: B023
                         lambda: get_backend("blocked")(query, key, value, layout, (slots,), scale=scale),  # noqa: B023
@@ -87,7 +91,7 @@ def decode_table(node_counts: list[int], slot_counts: list[int], repeats: int) -
                     times = [best_ms(call, repeats) for call in calls]
                     print(
                         f"{dtype!s:28} {heads:3} {kv_heads:3} {dim:4} {slots:5} {nodes:4}"
-                        f" {times[0]:7.2f} {times[1]:7.2f} {times[2]:8.2f} {times[3]:9.2f}",
+                        f" {times[0]:7.2f} {times[1]:7.2f} {times[2]:7.2f} {times[3]:8.2f} {times[4]:9.2f}",
                         flush=True,
                     )
 

@@ -3,7 +3,8 @@
 #
 #   bench/bars.sh                 everything, about three hours on two cores
 #   LIMIT=2 NEW=48 bench/bars.sh  a quick look: 2 prompts per category, 48 new tokens
-#   bench/bars.sh forward cache   only some parts: cache, forward, default, fp32, coder, laws, rules, exact, grammar
+#   bench/bars.sh forward cache   only some parts: cache, forward, attention, default, fp32, coder, laws, rules, exact,
+#                                 grammar
 #
 # Run it on a quiet machine. Methods alternate, so ratios survive some noise, but shares of time do not. cpu_seconds in the
 # results, far below threads x decode_seconds, tells that the machine was busy.
@@ -36,6 +37,12 @@ cache() { part cache "$PYTHON" bench/cache_memory.py --threads "$THREADS"; }
 
 # 16 nodes at context 6000: at most 0.5x transformers' time
 forward() { part forward "$PYTHON" bench/forward.py --threads "$THREADS"; }
+
+# one layer, 16 nodes at context 8192: at most 1.6x the limit of the machine, never slower than sdpa with a mask
+attention() {
+    part attention branchwise bench attention --nodes 16 --contexts 8192 --heads 9x3x64,32x8x128 --bar 1.6 \
+        --threads "$THREADS" --json "$OUT/attention.json"
+}
 
 # default model, bfloat16: tokens per step >= 2.5 at 33 and >= 2.3 at 17; best budget >= 1.7x hf-plain, no category below
 # 1.0x; share outside the forward <= 6% at 33, and not growing with the context (outside_ms_short/long_context)
@@ -78,7 +85,7 @@ exact() {
 # JSON under a schema: all valid, equal to plain constrained decoding, faster than it
 grammar() { part grammar "$PYTHON" bench/grammar.py --threads "$THREADS"; }
 
-for name in "${@:-cache forward default fp32 coder laws rules exact grammar}"; do
+for name in "${@:-cache forward attention default fp32 coder laws rules exact grammar}"; do
     for one in $name; do "$one"; done
 done
 exit "$failed"

@@ -20,7 +20,7 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...", show_
 Threads = Annotated[int | None, typer.Option(help="CPU threads.", show_default="torch's own choice")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
-EXIT_WRONG = 1
+EXIT_FAILED = 1
 
 
 class DefaultsToPrompts(TyperGroup):
@@ -45,6 +45,9 @@ def attention(
         typer.Option(help="Backends, sdpa and flashinfer; comma between.", show_default="what suits the device"),
     ] = None,
     repeats: Repeats = 9,
+    bar: Annotated[
+        float | None, typer.Option(help="Exit with 1 if the first way exceeds this multiple, or is slower than sdpa.")
+    ] = None,
     plot: Plot = None,
     json_path: Json = None,
     device: Device = None,
@@ -54,10 +57,11 @@ def attention(
     """Tree attention against the limit of the machine, for one layer and one sequence.
 
     Every way runs in turns on the same keys; times are multiples of reading keys and values once, or of the arithmetic
-    at the machine's matrix rate, whichever is longer. Both are measured first. Exits with 1 when a way is wrong.
+    at the machine's matrix rate, whichever is longer. Both are measured first. Exits with 1 when a way
+    is wrong or misses --bar.
     """
     from .bench.attention_calls import default_ways
-    from .bench.roofline import Sweep, heading, run_sweep
+    from .bench.roofline import Sweep, heading, misses, run_sweep
 
     where = _prepare(device, threads, plot, json_path)
     sweep = Sweep(
@@ -70,9 +74,12 @@ def attention(
     )
     typer.echo(heading())
     record = run_sweep(sweep, where, typer.echo)
+    record["bar"], record["misses"] = bar, [] if bar is None else misses(record["rows"], bar)
+    for line in record["misses"]:
+        typer.echo(line)
     _finish(record, plot, json_path)
-    if record["wrong"]:
-        raise typer.Exit(EXIT_WRONG)
+    if record["wrong"] or record["misses"]:
+        raise typer.Exit(EXIT_FAILED)
 
 
 def forward(

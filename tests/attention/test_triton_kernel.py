@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -171,66 +172,65 @@ def test_a_cpu_is_named_with_what_to_use_there(monkeypatch: pytest.MonkeyPatch) 
 
 
 COMPILE = """
-import json, sys
+import importlib, json, sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from branchwise.attention import triton_kernel
-from branchwise.cache import commit_kernel
 
-def compiled(kernel, signature, constants, options):
-    found = {}
-    for target in (GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)):
-        binary = triton.compile(ASTSource(kernel, signature, constants), target=target, options=options)
-        found[target.arch] = [len(binary.asm["cubin"]), binary.metadata.shared]
-    return found
-
-print(json.dumps([compiled(getattr(sys.modules[m], k), s, {n: (getattr(triton.language, v[3:]) if isinstance(v, str)
-    else v) for n, v in c.items()}, o) for m, k, s, c, o in json.load(sys.stdin)]))
+found = []
+for module, kernel, signature, constants, options, arch in json.load(sys.stdin):
+    for name, value in constants.items():
+        if isinstance(value, str):  # a dtype
+            constants[name] = getattr(triton.language, value)
+    source = ASTSource(getattr(importlib.import_module(module), kernel), signature, constants)
+    binary = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    found.append([len(binary.asm["cubin"]), binary.metadata.shared])
+print(json.dumps(found))
 """
+ATTEND: dict[str, object] = {
+    "KV_HEADS": 8, "GROUP": 4, "DIM": 128, "VALUE_DIM": 128, "PAD_DIM": 128, "PAD_VALUE_DIM": 128,
+    "ROWS": 64, "COLUMNS": 16, "FACTOR": 0.1, "CAP": 0, "PAGE": 0, "HAS_WINDOW": False, "HAS_SINKS": False,
+    "IS_CAUSAL": False, "ONE_PART": False, "WIDEN": False, "SUM": "float32",
+}  # fmt: skip
+EVERYTHING = {"CAP": 20.0, "HAS_SINKS": True, "HAS_WINDOW": True, "PAGE": 16, "ONE_PART": True}
 
 
-def signature_of(names: list[str], pointers: dict[str, str], constants: dict[str, object]) -> dict[str, str]:
-    return {name: pointers.get(name, "constexpr" if name in constants else "i32") for name in names}
+def job(kernel: Any, pointers: dict[str, str], constants: dict[str, object], arch: int, **options: int) -> list:
+    """One compilation as the child process wants it: all that is neither a pointer nor a constant is an int32."""
+    module, name = kernel.fn.__module__, kernel.fn.__name__
+    signature = {name: pointers.get(name, "constexpr" if name in constants else "i32") for name in kernel.arg_names}
+    return [module, name, signature, constants, options, arch]
+
+
+def attend_job(kernel: Any, dtype: str, constants: dict[str, object], arch: int) -> list:
+    partial = f"*{dtype}" if constants.get("ONE_PART") else "*fp32"
+    pointers = dict.fromkeys(("query", "key", "value", "sinks"), f"*{dtype}")
+    pointers |= dict.fromkeys(("table", "nodes", "depth", "column_depth", "committed"), "*i32")
+    pointers |= {"output": partial, "logsum": partial, "words": "*i64"}
+    constants = ATTEND | {"BLOCK": 32 if dtype == "fp32" else 64} | constants
+    return job(kernel, pointers, constants, arch, num_warps=4, num_stages=2)
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="on a GPU the other tests compile")
-def test_the_kernels_compile_for_gpus_and_fit_their_memory() -> None:
+def test_the_kernels_compile_for_gpus_and_fit_their_memory(tmp_path) -> None:
     """No GPU needed: Triton brings the assembler of NVIDIA. What the interpreter forgives, the compiler does not."""
-    from branchwise.attention import triton_kernel
-    from branchwise.cache import commit_kernel
+    from branchwise.attention.triton_kernel import attend_part, merge_parts
+    from branchwise.cache.commit_kernel import move_rows
 
-    jobs: list[object] = []
-    for name, item in (("bf16", 2), ("fp16", 2), ("fp32", 4)):
-        for options in ({}, {"CAP": 20.0, "HAS_SINKS": True, "HAS_WINDOW": True, "PAGE": 16, "ONE_PART": True}):
-            constants: dict[str, object] = {
-                "KV_HEADS": 8, "GROUP": 4, "DIM": 128, "VALUE_DIM": 128, "PAD_DIM": 128, "PAD_VALUE_DIM": 128,
-                "ROWS": 64, "BLOCK": 2**15 // (256 * item), "COLUMNS": 16, "FACTOR": 0.1, "CAP": 0, "PAGE": 0,
-                "HAS_WINDOW": False, "HAS_SINKS": False, "IS_CAUSAL": False, "ONE_PART": False, "WIDEN": False,
-                "SUM": "tl.float32",
-            } | options  # fmt: skip
-            partial = f"*{name}" if constants["ONE_PART"] else "*fp32"
-            pointers = dict.fromkeys(("query", "key", "value", "sinks"), f"*{name}")
-            pointers |= dict.fromkeys(("table", "nodes", "depth", "column_depth", "committed"), "*i32")
-            pointers |= {"output": partial, "logsum": partial, "words": "*i64"}
-            names = triton_kernel.attend_part.arg_names
-            jobs.append((triton_kernel.__name__, "attend_part", signature_of(names, pointers, constants), constants,
-                         {"num_warps": 4, "num_stages": 2}))  # fmt: skip
-    constants = {"VALUE_DIM": 128, "PAD_VALUE_DIM": 128, "PAD_PARTS": 64, "HAS_SINKS": True}
-    pointers = {"partial": "*fp32", "logsum": "*fp32", "sinks": "*bf16", "output": "*bf16"}
-    names = triton_kernel.merge_parts.arg_names
-    jobs.append((triton_kernel.__name__, "merge_parts", signature_of(names, pointers, constants), constants, {}))
-    constants = {"ITEM": "tl.int16", "BLOCK": 128}
-    pointers = dict.fromkeys(("buffers", "places", "lanes"), "*i64")
-    names = commit_kernel.move_rows.arg_names
-    jobs.append((commit_kernel.__name__, "move_rows", signature_of(names, pointers, constants), constants, {}))
-
+    merged = {"partial": "*fp32", "logsum": "*fp32", "sinks": "*bf16", "output": "*bf16"}
+    jobs = [
+        attend_job(attend_part, "bf16", {}, 80),
+        attend_job(attend_part, "bf16", EVERYTHING, 90),
+        attend_job(attend_part, "fp32", EVERYTHING, 80),
+        job(merge_parts, merged, {"VALUE_DIM": 128, "PAD_VALUE_DIM": 128, "PAD_PARTS": 64, "HAS_SINKS": True}, 90),
+        job(move_rows, dict.fromkeys(("buffers", "places", "lanes"), "*i64"), {"ITEM": "int16", "BLOCK": 128}, 80),
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
     run = subprocess.run(
         [sys.executable, "-c", COMPILE], input=json.dumps(jobs), env=environment, capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    for found in json.loads(run.stdout.splitlines()[-1]):
-        for size, shared in found.values():
-            assert size > 1000
-            assert shared <= 99 * 1024, "more shared memory than the smallest GPU in question has"
+    for size, shared in json.loads(run.stdout.splitlines()[-1]):
+        assert size > 1000
+        assert shared <= 99 * 1024, "more shared memory than the smallest GPU in question has"

@@ -162,3 +162,24 @@ def test_bench_with_a_file_is_still_bench_prompts(tmp_path: Path) -> None:
     assert "Missing argument" in bench().stderr
     for name in ("prompts", "attention", "forward"):
         assert name in bench("--help").stdout
+
+
+def test_a_bar_is_for_the_first_way_and_so_is_sdpa() -> None:
+    def row(**ms: float) -> dict:
+        ways = {name: {"ms": time, "x_limit": time / 2} for name, time in ms.items()}
+        return {"dtype": "float32", "heads": 9, "kv_heads": 3, "dim": 64, "context": 8, "nodes": 2, "ways": ways}
+
+    assert roofline.misses([row(native=3.0, sdpa=4.0)], bar=1.6) == []
+    assert roofline.misses([row(native=3.0, folded=99.0)], bar=1.6) == []
+    (line,) = roofline.misses([row(native=3.0, sdpa=4.0), row(native=3.5, sdpa=4.0)], bar=1.6)
+    assert line == "native at float32 9x3x64, context 8, 2 nodes: 1.75x the limit, the bar is 1.6x"
+    (line,) = roofline.misses([row(native=3.0, sdpa=2.0)], bar=1.6)
+    assert "slower than sdpa (2.0 ms)" in line
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_missed_bar_is_the_exit_code() -> None:
+    result = bench(*SMALL, "--dtypes", "float32", "--bar", 1e-9)
+    assert result.exit_code == 1
+    assert "the bar is 1e-09x" in result.stdout
+    assert json.loads(result.stdout.splitlines()[-1])["misses"]

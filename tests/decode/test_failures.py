@@ -454,10 +454,10 @@ def test_ctrl_c_in_a_forward_leaves_an_empty_cache_and_the_model_as_found(family
 
 @pytest.mark.parametrize("moment", ["commit", "prefill commit"])
 def test_ctrl_c_in_a_commit_leaves_an_empty_cache(model, monkeypatch, moment):
-    """Some layers have moved their rows, the others have not."""
+    """Some layers have counted their rows, the others have not."""
     speculator = Speculator(model, budget=9)
     layer = speculator.target.cache.layers[1]
-    own, calls = layer.commit, [0]
+    own, calls = layer.count, [0]
 
     def interrupt(*args):
         calls[0] += 1
@@ -465,10 +465,10 @@ def test_ctrl_c_in_a_commit_leaves_an_empty_cache(model, monkeypatch, moment):
             raise KeyboardInterrupt
         own(*args)
 
-    monkeypatch.setattr(layer, "commit", interrupt)
+    monkeypatch.setattr(layer, "count", interrupt)
     with pytest.raises(KeyboardInterrupt):
         speculator.complete(PROMPT, max_new_tokens=NEW, do_sample=False)
-    monkeypatch.setattr(layer, "commit", own)
+    monkeypatch.setattr(layer, "count", own)
     assert speculator.target.cache.lanes == ()
     speculator.target.cache.check_integrity()
     assert list(speculator.complete(PROMPT, max_new_tokens=6, do_sample=False).tokens) == greedy_by_recompute(

@@ -161,6 +161,20 @@ def _difference(call: Call, shape: Shape, query: torch.Tensor, key: torch.Tensor
     return float((output.double() - exact).abs().max())
 
 
+def misses(rows: Sequence[dict[str, Any]], bar: float) -> list[str]:
+    """Where the first way takes more than ``bar`` times the limit, or longer than sdpa; one line each."""
+    found = []
+    for row in rows:
+        first, way = next(iter(row["ways"].items()))
+        kind = f"{row['dtype']} {row['heads']}x{row['kv_heads']}x{row['dim']}"
+        shape = f"{kind}, context {row['context']}, {row['nodes']} nodes"
+        if way["x_limit"] > bar:
+            found.append(f"{first} at {shape}: {way['x_limit']:.2f}x the limit, the bar is {bar}x")
+        if "sdpa" in row["ways"] and way["ms"] > row["ways"]["sdpa"]["ms"]:
+            found.append(f"{first} at {shape}: {way['ms']} ms, slower than sdpa ({row['ways']['sdpa']['ms']} ms)")
+    return found
+
+
 def describe(limits: Limits) -> str:
     """The limits in words."""
     rates = ", ".join(f"{rate / 1e9:.0f} GFLOP/s in {name}" for name, rate in limits.operations_per_second.items())
