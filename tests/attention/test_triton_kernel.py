@@ -219,9 +219,9 @@ def test_the_kernels_compile_for_gpus_and_fit_their_memory(tmp_path) -> None:
 
     merged = {"partial": "*fp32", "logsum": "*fp32", "sinks": "*bf16", "output": "*bf16"}
     jobs = [
-        attend_job(attend_part, "bf16", {}, 80),
         attend_job(attend_part, "bf16", EVERYTHING, 90),
-        attend_job(attend_part, "fp32", EVERYTHING, 80),
+        # few rows: the exact products of float32 are written out, which takes the assembler its time
+        attend_job(attend_part, "fp32", {"ROWS": 16}, 80),
         job(merge_parts, merged, {"VALUE_DIM": 128, "PAD_VALUE_DIM": 128, "PAD_PARTS": 64, "HAS_SINKS": True}, 90),
         job(move_rows, dict.fromkeys(("buffers", "places", "lanes"), "*i64"), {"ITEM": "int16", "BLOCK": 128}, 80),
     ]
