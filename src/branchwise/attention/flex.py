@@ -41,9 +41,9 @@ def flex_attention(
     block_mask = layout.cached(
         ("flex", committed, slots, window), lambda: _block_mask(layout, committed, slots, window, query.device)
     )
-    call, context = (_compiled(), nullcontext()) if query.is_cuda else (flex.flex_attention, _uncompiled())
-    with context:
-        output, logsum = call(
+    with nullcontext() if query.is_cuda else _uncompiled():
+        call: Any = _compiled() if query.is_cuda else flex.flex_attention
+        output = call(
             query,
             key,
             value,
@@ -51,9 +51,10 @@ def flex_attention(
             block_mask=block_mask,
             scale=scale,
             enable_gqa=True,
-            **_ask_for_logsum(),
-        )  # [B, H, N, Dv], float32 [B, H, N]
+            **({} if sinks is None else _ask_for_logsum()),
+        )  # [B, H, N, Dv], with sinks also float32 [B, H, N]
     if sinks is not None:
+        output, logsum = output
         logsum = getattr(logsum, "lse", logsum)
         # a sink only adds to the denominator: sum / (sum + e^sink)
         share = torch.sigmoid(logsum - sinks.to(logsum.dtype)[:, None])  # [B, H, N]
