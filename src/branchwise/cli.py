@@ -53,10 +53,11 @@ Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cud
 Threads = Annotated[int | None, typer.Option(help="CPU threads.", show_default="torch's own choice")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
-Drafter = Annotated[str, typer.Option(help="auto, none, ngram, recycling, mixed, model, ...")]
+Drafter = Annotated[str, typer.Option(help="auto, none, ngram, recycling, mixed, model, eagle, ...")]
 DraftModel = Annotated[
     str | None, typer.Option(help="A smaller model that drafts, alone (drafter model) or with others (mixed, auto).")
 ]
+Head = Annotated[str | None, typer.Option(help="Folder of the trained head of a drafter that has one: eagle.")]
 DraftTree = Annotated[
     str | None,
     typer.Option(
@@ -112,6 +113,7 @@ def generate(
     drafter: Drafter = "auto",
     draft_model: DraftModel = None,
     draft_tree: DraftTree = None,
+    head: Head = None,
     rule: Annotated[str, typer.Option(help="auto, greedy, match, ...")] = "auto",
     budget: Annotated[str, typer.Option(help="Most nodes of a tree, root included; 1 is plain decoding.")] = "auto",
     tree: Annotated[
@@ -167,7 +169,7 @@ def generate(
     files = _read_drafter_files(drafter, tree, suffix_store)
     if compare and suffix_store is not None:
         raise ValueError("--compare starts every run with a drafter that has seen nothing; leave --suffix-store out")
-    _check_choices(drafter, budget, draft_model, draft_tree)
+    _check_choices(drafter, budget, draft_model, draft_tree, head)
     grammar = _read_grammar(json_schema, regex, ebnf)
     if compare and seed is None and not sampling.is_greedy:
         seed = int.from_bytes(os.urandom(4), "big")  # both sides must flip the same coins
@@ -188,7 +190,9 @@ def generate(
     comparison = None
     target = HuggingFaceTarget(loaded)
     options = files | _drafter_options(draft_model, draft_tree, dtype, device, tokenizer)
-    make = functools.partial(make_drafter, drafter, **options)
+    if head is not None:
+        options["head"] = head
+    make = functools.partial(make_drafter, drafter, target=target, **options)
     if compare:
         comparison = compare_runs(order, target, tokenizer, make, rule, budget, live)
         generation = comparison.drafts
@@ -201,6 +205,8 @@ def generate(
         record |= {"budget": _number_or_auto(budget), "seed": seed}
         if draft_model is not None:
             record["draft_model"] = _shown_model(draft_model)
+        if head is not None:
+            record["head"] = Path(head).name
         if comparison is not None:
             record["compare"] = comparison.as_dict()
         typer.echo(json.dumps(record))
@@ -263,6 +269,7 @@ def bench(
     budgets: Annotated[str, typer.Option(help="Budgets of the methods that begin with tree.")] = "9,17,33",
     drafter: Drafter = "mixed",
     draft_model: DraftModel = None,
+    head: Head = None,
     lookup_tokens: Annotated[int, typer.Option(help="prompt_lookup_num_tokens of hf-lookup.")] = 10,
     limit_per_category: Annotated[int | None, typer.Option(help="Prompts per category; its topics take turns.")] = None,
     categories: Annotated[str, typer.Option(help="Only these categories; comma between.")] = "",
@@ -298,7 +305,7 @@ def bench(
     names = method_names(_split(methods), [_number_or_auto(size) for size in _split(budgets)])
     if rule not in ("auto", *RULES):
         raise ValueError(f"no rule is called {rule!r}; there are: auto, {', '.join(RULES)}")
-    _check_specs([TreeSpec.of(name, drafter) for name in names], draft_model)
+    _check_specs([TreeSpec.of(name, drafter) for name in names], draft_model, head)
     chosen = choose_prompts(
         read_prompts(prompts),
         categories=_split(categories),
@@ -309,6 +316,7 @@ def bench(
         prompts=chosen,
         methods=names,
         drafter=drafter,
+        head=head,
         lookup_tokens=lookup_tokens,
         sampling=Sampling(temperature),
         max_new_tokens=max_new_tokens,
@@ -471,30 +479,48 @@ def _read_drafter_files(drafter: str, tree: Path | None, suffix_store: Path | No
     return {}
 
 
-def _check_choices(drafter: str, budget: str, draft_model: str | None = None, draft_tree: str | None = None) -> None:
+def _check_choices(
+    drafter: str, budget: str, draft_model: str | None = None, draft_tree: str | None = None, head: str | None = None
+) -> None:
     """Finds a wrong name or number before a model is loaded."""
     from .draft import make_drafter
-    from .draft.registry import check_drafter_name
+    from .draft.registry import HEAD_DRAFTERS, check_drafter_name
     from .draft.tree_kind import tree_kind
     from .tune.budget import make_budget
 
     make_budget(budget)
     check_drafter_name(drafter, with_model=draft_model is not None)
-    if draft_model is None:
+    if drafter in HEAD_DRAFTERS:
+        _check_head(drafter, head, draft_tree)
+    elif head is not None:
+        raise ValueError(f"--drafter {drafter} has no head; those with a trained head are: {', '.join(HEAD_DRAFTERS)}")
+    elif draft_model is None:
         make_drafter(drafter, **({} if draft_tree is None else {"tree": draft_tree}))
     elif draft_tree is not None:
         tree_kind(draft_tree)
 
 
-def _check_specs(specs: Sequence[TreeSpec | None], draft_model: str | None) -> None:
+def _check_head(drafter: str, head: str | None, draft_tree: str | None) -> None:
+    if head is None:
+        raise ValueError(f"--drafter {drafter} needs --head FOLDER")
+    if not Path(head).expanduser().is_dir():
+        raise ValueError(f"no folder {head!r} with a head in it")
+    if draft_tree is not None:
+        raise ValueError(f"drafter {drafter!r} grows its own trees; leave {draft_tree!r} out")
+
+
+def _check_specs(specs: Sequence[TreeSpec | None], draft_model: str | None, head: str | None) -> None:
     """The same for the methods of a benchmark."""
     trees = [spec for spec in specs if spec is not None]
     for spec in trees:
-        _check_choices(spec.drafter, spec.budget, draft_model if spec.with_model else None, spec.kind)
+        own_model, own_head = draft_model if spec.with_model else None, head if spec.with_head else None
+        _check_choices(spec.drafter, spec.budget, own_model, spec.kind, own_head)
         if spec.with_model and draft_model is None:
             raise ValueError(f"method tree:{spec.drafter}+model needs --draft-model NAME")
     if draft_model is not None and not any(spec.with_model for spec in trees):
         raise ValueError("no method drafts with --draft-model; name one: tree:model or tree:mixed+model")
+    if head is not None and not any(spec.with_head for spec in trees):
+        raise ValueError("no method drafts with --head; name one: tree:eagle")
 
 
 def _drafter_options(

@@ -61,3 +61,11 @@ def test_draft_costs_are_measured_for_every_drafter(
     assert [(row["drafter"], row["history"]) for row in record["rows"]] == [(n, h) for n in names for h in (60, 300)]
     assert all(row["step_ms"] > 0 and 1 <= row["nodes"] <= 33 for row in record["rows"])
     assert 30 < record["store"]["bytes_per_token"] <= record["store"]["worst"] <= 64
+
+
+def test_the_parts_of_an_eagle_draft_add_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setattr(sys, "argv", ["eagle_draft.py", "--draft-vocab", "50", "--repeats", "2", "--dtype", "float32"])
+    assert script("eagle_draft").main() == 0
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (record["nodes"], record["depth"] > 1) == (33, True)
+    assert 0 < record["rest_ms"] < record["total_ms"] and 0 < record["head_ms"] < record["total_ms"]

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from draft_steps import bigram_scorer, generate
 
-from branchwise.draft import DRAFTERS, AdversaryDrafter, DraftContext, NoneDrafter, OracleDrafter, make_drafter
+from branchwise.draft import (
+    DRAFTERS,
+    TARGET_DRAFTERS,
+    AdversaryDrafter,
+    DraftContext,
+    NoneDrafter,
+    OracleDrafter,
+    make_drafter,
+)
 
 pytestmark = pytest.mark.core
 
@@ -66,7 +74,7 @@ def test_drafters_by_name():
     assert {name: make_drafter(name).name for name in alone} == {name: name for name in alone}
     ready = NoneDrafter()
     assert make_drafter(ready) is ready
-    with pytest.raises(ValueError, match=", ".join(DRAFTERS)):
+    with pytest.raises(ValueError, match=", ".join([*DRAFTERS, *TARGET_DRAFTERS])):
         make_drafter("eagle9")
     with pytest.raises(ValueError, match="no options"):
         make_drafter(ready, table=None)

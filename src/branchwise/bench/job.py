@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -32,6 +33,7 @@ class Job:
         prompts: the questions.
         methods: names as `methods.method_names` gives them.
         drafter: spec of the drafter of the ``tree`` methods, see `methods`.
+        head: folder of the trained head of drafters that have one.
         lookup_tokens: of ``hf-lookup``.
         sampling: how the next token is chosen, in every method.
         max_new_tokens: per prompt.
@@ -43,6 +45,7 @@ class Job:
     prompts: Sequence[Prompt]
     methods: Sequence[str]
     drafter: str = "mixed"
+    head: str | None = None
     lookup_tokens: int = 10
     sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int = 128
@@ -98,6 +101,7 @@ def run_job(
                 job.drafter,
                 job.lookup_tokens,
                 draft_model or {},
+                job.head,
                 job.rule,
             )
             for name in job.methods
@@ -128,6 +132,7 @@ def _settings(job: Job) -> dict[str, Any]:
         "categories": list(dict.fromkeys(prompt.category for prompt in job.prompts)),
         "methods": list(job.methods),
         "drafter": job.drafter,
+        "head": None if job.head is None else Path(job.head).name,
         "lookup_tokens": job.lookup_tokens,
         "temperature": job.sampling.temperature,
         "max_new_tokens": job.max_new_tokens,

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from ..decode import Generation, Speculator
 from ..decode.statistics import StepSeconds
 from ..draft import Drafter, NoneDrafter, make_drafter
+from ..draft.registry import HEAD_DRAFTERS
 from ..target.huggingface import HuggingFaceTarget
 from .sampling import Sampling
 from .stopwatch import Stopwatch, Timing
@@ -97,10 +98,15 @@ class TreeSpec:
             raise ValueError(f"method {name!r} names {len(kinds)} kinds of tree: {', '.join(kinds)}")
         return cls(drafter, drafter == "model" or "model" in parts, next(iter(kinds), None), budget)
 
-    def options(self, draft_model: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def with_head(self) -> bool:
+        """Whether the drafter is made from a trained head."""
+        return self.drafter in HEAD_DRAFTERS
+
+    def options(self, draft_model: Mapping[str, Any], head: str | None) -> dict[str, Any]:
         """Of the drafter, ``draft_model`` being those that bring the draft model."""
         kind = {} if self.kind is None else {"tree": self.kind}
-        return {**(draft_model if self.with_model else {}), **kind}
+        return {**(draft_model if self.with_model else {}), **({"head": head} if self.with_head else {}), **kind}
 
 
 class BranchwiseMethod:
@@ -199,6 +205,7 @@ def make_method(
     drafter: str,
     lookup_tokens: int,
     draft_model: Mapping[str, Any],
+    head: str | None = None,
     rule: str = "auto",
 ) -> Method:
     """The method with one of the names that `method_names` gives.
@@ -211,13 +218,14 @@ def make_method(
         drafter: spec of the drafter of ``tree-N``.
         lookup_tokens: of ``hf-lookup``.
         draft_model: options of drafters that get the draft model.
+        head: folder of the trained head of drafters that have one.
         rule: of this library's methods.
     """
     if name == "plain":
         return BranchwiseMethod(name, target, sampling, NoneDrafter(), 1, rule)
     spec = TreeSpec.of(name, drafter)
     if spec is not None:
-        made = make_drafter(spec.drafter, **spec.options(draft_model))
+        made = make_drafter(spec.drafter, target=target, **spec.options(draft_model, head))
         return BranchwiseMethod(name, target, sampling, made, spec.budget, rule)
     if name == "hf-lookup":
         return TransformersMethod(name, model, sampling, prompt_lookup_num_tokens=lookup_tokens)

@@ -19,7 +19,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
 
 from ..draft.protocol import Drafter
-from ..draft.registry import make_drafter
+from ..draft.registry import check_drafter_name, make_drafter
 from ..target.huggingface import HuggingFaceTarget
 from ..target.protocol import Target
 from ..tune.budget import BudgetPolicy, make_budget
@@ -80,11 +80,13 @@ class Speculator:
             options.setdefault("target_tokenizer", tokenizer)
             if not isinstance(options["draft_model"], PreTrainedModel):
                 options.setdefault("device", getattr(model, "device", None))
-        self.drafter = make_drafter(drafter, **options)
+        if isinstance(drafter, str):
+            check_drafter_name(drafter, with_model="draft_model" in options)
         self.budget = make_budget(budget)
         self.rule = rule
         self.tokenizer = tokenizer
         self.target: Target = HuggingFaceTarget(model) if isinstance(model, PreTrainedModel) else _as_target(model)
+        self.drafter = make_drafter(drafter, target=self.target, **options)
         self.model = getattr(self.target, "model", None)
 
     def generate(

@@ -9,7 +9,7 @@ from .none import NoneDrafter
 from .oracle import OracleDrafter
 from .protocol import DraftContext, Drafter, DraftState, StepRecord
 from .recycling import AdjacencyTable, RecyclingSource
-from .registry import DRAFTERS, make_drafter
+from .registry import DRAFTERS, TARGET_DRAFTERS, make_drafter
 from .small_model import SmallModelDrafter
 from .source import CandidateSource, Evidence
 from .static import StaticDrafter
@@ -38,6 +38,7 @@ __all__ = [
     "SuffixDrafter",
     "SuffixSource",
     "SuffixStore",
+    "TARGET_DRAFTERS",
     "TextBridge",
     "grow",
     "make_drafter",

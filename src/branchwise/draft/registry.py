@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from inspect import signature
 from typing import Any
 
+from transformers import PreTrainedModel
+
+from ..target.protocol import Target
 from ..tree import StaticShape
 from .drafter_source import DrafterSource
 from .mixed import MixedDrafter
@@ -63,6 +67,27 @@ def _sampled(width: int = 3, sharpness: float = 1.0, draft_model: Any = None, **
     return SampledDrafter(_mixed(draft_model=draft_model, **options), width=width, sharpness=sharpness)
 
 
+def _eagle(
+    target: Target | PreTrainedModel,
+    head: str | None = None,
+    depth: int = 5,
+    width: int = 8,
+    allow_pickle: bool = False,
+) -> Drafter:
+    from .eagle import EagleDrafter  # with it come transformers' rotary tables, which few runs need
+
+    if head is None:
+        raise ValueError("drafter 'eagle' needs the folder of a trained head: head=FOLDER, on the command line --head")
+    return EagleDrafter.load(head, _model_of(target), depth=depth, width=width, allow_pickle=allow_pickle)
+
+
+def _model_of(target: Target | PreTrainedModel) -> PreTrainedModel:
+    model = target if isinstance(target, PreTrainedModel) else getattr(target, "model", None)
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(f"a head needs a transformers model as target, got a {type(target).__name__}")
+    return model
+
+
 #: name -> how to make one; "auto" is the best drafter that needs nothing but the target
 DRAFTERS: dict[str, Callable[..., Drafter]] = {
     "none": NoneDrafter,
@@ -78,6 +103,11 @@ DRAFTERS: dict[str, Callable[..., Drafter]] = {
 #: names whose drafters take a ``draft_model``
 WITH_MODEL = ("model", "mixed", "sampled", "auto")
 
+#: name -> how to make one that works inside a target, for that target
+TARGET_DRAFTERS: dict[str, Callable[..., Drafter]] = {"eagle": _eagle}
+#: those that are made from a trained head
+HEAD_DRAFTERS = ("eagle",)
+
 
 def check_drafter_name(name: str, with_model: bool = False) -> None:
     """Finds a wrong name, or a draft model too many or too few, before anything is loaded.
@@ -85,31 +115,37 @@ def check_drafter_name(name: str, with_model: bool = False) -> None:
     Raises:
         ValueError: says what is wrong and what there is.
     """
-    if name not in DRAFTERS:
-        raise ValueError(f"no drafter is named {name!r}; there are {', '.join(DRAFTERS)}")
+    if name not in DRAFTERS and name not in TARGET_DRAFTERS:
+        raise ValueError(f"no drafter is named {name!r}; there are {', '.join([*DRAFTERS, *TARGET_DRAFTERS])}")
     if with_model and name not in WITH_MODEL:
         raise ValueError(f"drafter {name!r} takes no draft model; those that do are {', '.join(WITH_MODEL)}")
     if name == "model" and not with_model:
         small_model_drafter()
 
 
-def make_drafter(spec: str | Drafter, **options: Any) -> Drafter:
+def make_drafter(spec: str | Drafter, *, target: Target | PreTrainedModel | None = None, **options: Any) -> Drafter:
     """The drafter named ``spec``, or ``spec`` itself when it is one already.
 
     Args:
-        spec: a name in `DRAFTERS`, or an instance.
+        spec: a name in `DRAFTERS` or `TARGET_DRAFTERS`, or an instance.
+        target: the target of the loop, or its model, for those that work inside it.
         options: passed to the named drafter; an instance takes none.
 
     Raises:
-        ValueError: no drafter has that name (the message lists those that exist), or options came with an instance or
-            do not fit.
+        ValueError: no drafter has that name (the message lists those that exist), options came with an instance or do
+            not fit, or the named drafter needs a target and got none.
     """
     if not isinstance(spec, str):
         if options:
             raise ValueError(f"a ready-made drafter takes no options, got {sorted(options)}")
         return spec
     check_drafter_name(spec, with_model="draft_model" in options)
-    make = DRAFTERS[spec]
+    if spec in TARGET_DRAFTERS:
+        if target is None:
+            raise ValueError(f"drafter {spec!r} works inside a target: give make_drafter the target that will generate")
+        make: Callable[..., Drafter] = partial(TARGET_DRAFTERS[spec], target)
+    else:
+        make = DRAFTERS[spec]
     try:
         signature(make).bind(**options)
     except TypeError as error:

@@ -1,0 +1,240 @@
+"""The EAGLE drafter: a head that continues the target's hidden states, and the dynamic tree of what it is sure of.
+
+Knows lanes and levels. Does not know the head's network (eagle_head.py) nor its cache (head_lanes.py). Sources: EAGLE-2
+(Li et al. 2024b, section 4) for the tree; the heads are those of EAGLE (2024a) and EAGLE-3 (2025).
+
+A tree of depth d costs d forwards of the head: the first reads the tokens committed since the last draft and gives the
+candidates of depth 1, the next runs the best of them and gives those of depth 2, and so on; the deepest candidates are
+never run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..verify.proposal import DraftTree
+from .best_first import check_budget
+from .eagle_head import EagleHead
+from .eagle_load import load_eagle_head
+from .expand import Expansion
+from .head_lanes import CHUNK, CommittedRows, HeadLanes
+from .protocol import DraftContext, StepRecord
+from .top_tokens import top_tokens
+
+#: candidates of one node: token and log-probability given the node
+Candidates = list[tuple[int, float]]
+
+
+@dataclass
+class EagleState:
+    """One lane: its place in the head's cache, and features ``[n, F * h_t]`` of committed tokens not run yet."""
+
+    lane: int
+    pending: list[Tensor] = field(default_factory=list)
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are not in the head's cache yet."""
+        return sum(map(len, self.pending))
+
+
+class EagleDrafter:
+    """Drafts dynamic trees with an `EagleHead` trained for the target.
+
+    Args:
+        head: the head, see `load_eagle_head`; it must have borrowed what it lacks.
+        depth: levels of the tree, one forward of the head each.
+        width: nodes run per level and candidates taken below each.
+        attention: name of the attention backend, or ``"auto"``.
+
+    Raises:
+        ValueError: depth or width is below 1.
+    """
+
+    name = "eagle"
+    costs_forwards = True
+
+    def __init__(self, head: EagleHead, *, depth: int = 5, width: int = 8, attention: str = "auto") -> None:
+        for label, value in (("depth", depth), ("width", width)):
+            if value < 1:
+                raise ValueError(f"an EAGLE drafter needs {label} >= 1, got {value}")
+        self.depth = depth
+        self.width = width
+        self.feature_layers = tuple(sorted(set(head.feature_layers)))  # small targets: one layer may count twice
+        self._lanes = HeadLanes(head, attention)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | os.PathLike[str],
+        model: PreTrainedModel,
+        *,
+        depth: int = 5,
+        width: int = 8,
+        allow_pickle: bool = False,
+    ) -> EagleDrafter:
+        """The drafter of a head on disk; see `load_eagle_head` for the layouts and the errors."""
+        return cls(load_eagle_head(folder, model, allow_pickle=allow_pickle), depth=depth, width=width)
+
+    @property
+    def head(self) -> EagleHead:
+        """The head."""
+        return self._lanes.head
+
+    @torch.no_grad()
+    def start(self, context: DraftContext) -> EagleState:
+        """Reads the prompt up to the root, whose row is the first draft's business."""
+        self._lanes.rollback()
+        state = EagleState(self._lanes.open(len(context.tokens) + self.depth * self.width))
+        try:
+            self._take_in(state, context)
+            self._read_ahead(state, context, leave=1)
+        except BaseException:
+            self.finish(state)
+            raise
+        return state
+
+    def finish(self, state: EagleState) -> None:
+        """Gives the lane back."""
+        self._lanes.free(state.lane)
+
+    @torch.no_grad()
+    def propose(
+        self, states: Sequence[EagleState], contexts: Sequence[DraftContext], budgets: Sequence[int]
+    ) -> list[DraftTree]:
+        """Grows all lanes' trees together: one forward of the head per level.
+
+        A lane that may draft nothing now runs nothing; what it was given is kept for the next draft. The first step
+        after a prompt of one token has no features, and no draft.
+
+        Raises:
+            ValueError: a budget is below 1, features are missing, or the head computes no probabilities.
+        """
+        self._lanes.rollback()
+        for state, context in zip(states, contexts, strict=True):
+            self._take_in(state, context)
+        expansions = [self._expansion(*lane) for lane in zip(states, contexts, budgets, strict=True)]
+        growing = [i for i, expansion in enumerate(expansions) if expansion.max_depth > 0 and expansion.budget > 1]
+        hidden = self._roots(growing, states, contexts)
+        while hidden:
+            rows = self._candidates(hidden, expansions, contexts)
+            nodes = {}
+            for i in hidden:
+                above = {path: row for row, (_, path) in enumerate(expansions[i].frontier)}
+                expansions[i].take(rows[i])
+                if expansions[i].frontier:
+                    nodes[i] = [(path[-1], above[path[:-1]]) for _, path in expansions[i].frontier]
+            hidden = self._run_level(nodes, states)
+        self._lanes.rollback()
+        return [
+            expansion.tree(context.tokens[-1], self.name)
+            for expansion, context in zip(expansions, contexts, strict=True)
+        ]
+
+    def observe(self, states: Sequence[EagleState], records: Sequence[StepRecord]) -> None:
+        """Nothing to learn: tokens and features of the step come with the next context."""
+
+    # the parts of a draft; lanes are numbered as in the arguments of `propose`
+
+    def _take_in(self, state: EagleState, context: DraftContext) -> None:
+        """Queues the target's features of the tokens that were committed since the last time."""
+        known = self._lanes.cache.length(state.lane) + state.waiting
+        new = len(context.tokens) - 1 - known
+        if new <= 0:
+            return
+        given = [context.features.get(layer, ()) for layer in self.head.feature_layers]
+        if min(map(len, given)) < new:
+            raise ValueError(
+                f"{new} tokens were committed since the last draft, but the features of layers {self.feature_layers} came "
+                f"for {min(map(len, given))}"
+            )
+        weight = self.head.fc.weight
+        side_by_side = torch.cat([rows[-new:] for rows in given], dim=1)  # [n, F * h_t]
+        state.pending.append(side_by_side.to(weight.device, weight.dtype))
+
+    def _rows(self, state: EagleState, context: DraftContext, count: int) -> CommittedRows:
+        """Takes the first ``count`` waiting rows."""
+        features = torch.cat(state.pending) if len(state.pending) > 1 else state.pending[0]  # [n, F * h_t]
+        state.pending = [features[count:]] if count < len(features) else []
+        start = self._lanes.cache.length(state.lane) + 1
+        return CommittedRows(context.tokens[start : start + count], features[:count])
+
+    def _read_ahead(self, state: EagleState, context: DraftContext, leave: int) -> None:
+        """Runs waiting rows in chunks until no more than ``leave`` are left."""
+        while state.waiting > leave:
+            rows = self._rows(state, context, min(CHUNK, state.waiting - leave))
+            self._lanes.read({state.lane: rows})
+
+    def _expansion(self, state: EagleState, context: DraftContext, budget: int) -> Expansion:
+        check_budget(budget)
+        depth = self.depth if context.max_depth is None else min(self.depth, context.max_depth)
+        return Expansion(budget, self.width, depth if state.waiting else 0)
+
+    def _roots(
+        self, growing: Sequence[int], states: Sequence[EagleState], contexts: Sequence[DraftContext]
+    ) -> dict[int, Tensor]:
+        """Reads what waits, the root last: the head's hidden state ``[1, h]`` there, of every lane that may grow."""
+        if not growing:
+            return {}
+        for i in growing:
+            self._read_ahead(states[i], contexts[i], leave=CHUNK)
+        lanes = {states[i].lane: i for i in growing}
+        hidden = self._lanes.read(
+            {lane: self._rows(states[i], contexts[i], states[i].waiting) for lane, i in lanes.items()}
+        )
+        return {lanes[lane]: rows for lane, rows in hidden.items()}
+
+    def _run_level(
+        self, nodes: Mapping[int, Sequence[tuple[int, int]]], states: Sequence[EagleState]
+    ) -> dict[int, Tensor]:
+        """Runs the frontiers of the lanes that still grow: hidden states ``[n, h]``."""
+        if not nodes:
+            return {}
+        hidden = self._lanes.extend({states[i].lane: level for i, level in nodes.items()})
+        return {i: hidden[states[i].lane] for i in nodes}
+
+    def _candidates(
+        self, hidden: dict[int, Tensor], expansions: Sequence[Expansion], contexts: Sequence[DraftContext]
+    ) -> dict[int, list[Candidates]]:
+        """What may follow every node that was just run, in frontier order: one selection for all lanes."""
+        head = self.head
+        logits = head.logits(torch.cat(list(hidden.values())))  # [all frontiers, draft vocabulary]
+        values, tokens = top_tokens(logits, min(self.width, logits.shape[1]))
+        # rounding must not make a child likelier than its parent
+        logp = (values - _log_totals(logits, values[:, :1])).clamp_(max=0.0).tolist()
+        ids = (tokens if head.target_ids is None else head.target_ids[tokens]).tolist()
+        if any(isnan(row[0]) for row in logp):
+            raise ValueError("the head's probabilities are not numbers")
+        children, at = {}, 0
+        for i, rows in hidden.items():
+            children[i] = [list(zip(ids[r], logp[r], strict=True)) for r in range(at, at + len(rows))]
+            at += len(rows)
+            if contexts[i].grammar is not None:
+                children[i] = _legal(children[i], expansions[i], contexts[i])
+        return children
+
+
+def _log_totals(logits: Tensor, largest: Tensor) -> Tensor:
+    """Logarithms ``[N, 1]`` of the sums of the exponentials of ``[N, V]``, of whose rows ``largest`` is known."""
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    # what is too small for the sum to notice is made no smaller: laws of sharp heads would be full of denormal numbers,
+    # which processors are slow with
+    powers = (logits.to(wide) - largest).clamp_(min=-80.0).exp_()
+    return powers.sum(dim=1, keepdim=True).log_().add_(largest)
+
+
+def _legal(rows: Sequence[Candidates], expansion: Expansion, context: DraftContext) -> list[Candidates]:
+    """Candidates below each frontier node that the lane's grammar allows."""
+    grammar = context.grammar
+    assert grammar is not None
+    return [
+        [(token, logp) for token, logp in row if grammar.allows(path, token)]
+        for (_, path), row in zip(expansion.frontier, rows, strict=True)
+    ]
