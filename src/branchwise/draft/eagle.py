@@ -152,8 +152,8 @@ class EagleDrafter:
         given = [context.features.get(layer, ()) for layer in self.head.feature_layers]
         if min(map(len, given)) < new:
             raise ValueError(
-                f"{new} tokens were committed since the last draft, but the features of layers {self.feature_layers} came "
-                f"for {min(map(len, given))}"
+                f"{new} tokens were committed since the last draft, but the features of layers {self.feature_layers} "
+                f"came for {min(map(len, given))}"
             )
         weight = self.head.fc.weight
         side_by_side = torch.cat([rows[-new:] for rows in given], dim=1)  # [n, F * h_t]

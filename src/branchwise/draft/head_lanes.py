@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..attention.layout import TreeLayout
 from ..attention.level_layout import LevelLayout
@@ -100,7 +101,7 @@ class HeadLanes:
         slots = [self.cache.slot(lane) for lane in rows]
         span = range(min(slots), max(slots) + 1)
         lanes = self.cache.lanes[span.start : span.stop]
-        none = CommittedRows((0,), torch.zeros(1, self.head.feature_width, device=self._device))
+        none = CommittedRows((0,), torch.zeros(1, self.head.feature_width, dtype=self._dtype, device=self._device))
         batch = [rows.get(lane, none) for lane in lanes]
         counts = [len(row.tokens) for row in batch]
         width = max(counts)
@@ -109,14 +110,11 @@ class HeadLanes:
         else:
             layout = TreeLayout.from_trees([_chain(count) for count in counts], device=self._device)
         tokens = [[*row.tokens, *([0] * (width - len(row.tokens)))] for row in batch]
-        features = torch.zeros(len(batch), width, self.head.feature_width, dtype=self._dtype, device=self._device)
-        for row, given in enumerate(batch):
-            features[row, : counts[row]] = given.features
+        features = pad_sequence([row.features for row in batch], batch_first=True)  # [B, N, F * h_t]
         self.cache.begin(span)
         hidden = self._run(lanes, tokens, self.head.fuse(features), layout, layout.depth)  # [B, N, h]
         self.cache.commit({lane: range(len(given.tokens)) for lane, given in rows.items()})
-        at = torch.tensor([count - 1 for count in counts], device=self._device)
-        last = hidden[torch.arange(len(batch), device=self._device), at][:, None]  # [B, 1, h]
+        last = torch.stack([hidden[row, count - 1 : count] for row, count in enumerate(counts)])  # [B, 1, h]
         self._last = _Level(lanes, span, last, None, 0)
         return {lane: last[row] for row, lane in enumerate(lanes) if lane in rows}
 
