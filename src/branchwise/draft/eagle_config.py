@@ -12,28 +12,13 @@ from typing import Any
 
 from .checkpoint import HeadCheckpoint
 from .head_config import HeadCheckpointError, HeadConfig
+from .head_rotary import read_rope
 from .head_target import RecordedTarget
 
 #: model types whose decoder layer is Llama's as far as a head is concerned (biases have keys of their own)
 LLAMA_LIKE = ("llama", "mistral", "qwen2")
 #: the same with normalised queries and keys
 QWEN3_LIKE = ("qwen3",)
-#: rotary scalings whose frequencies do not depend on the length
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-_ROPE_KEYS = {
-    "attention_factor",
-    "beta_fast",
-    "beta_slow",
-    "factor",
-    "high_freq_factor",
-    "low_freq_factor",
-    "mscale",
-    "mscale_all_dim",
-    "original_max_position_embeddings",
-    "rope_theta",
-    "rope_type",
-    "truncate",
-}
 #: keys of speculators that say how a head was or is to be trained or stored
 _TRAINING = ("embed_requires_grad", "enable_sp_ulysses", "has_no_defaults_at_init", "speculators_version")
 #: feature inputs of an EAGLE-3 head
@@ -227,7 +212,7 @@ def _layer(config: HeadConfig) -> dict[str, Any]:
         "layers": config.take("num_hidden_layers", int, 1),
         "norm_eps": float(config.take("rms_norm_eps", float, 1e-6)),
         "vocab_size": config.take("vocab_size", int),
-        "rope": _rope(config),
+        "rope": read_rope(config),
         "max_positions": max_positions,
         "qkv_bias": config.take("qkv_bias", bool, attention_bias),
         "output_bias": attention_bias,
@@ -246,25 +231,6 @@ def _require_full_attention(config: HeadConfig, model_type: str) -> None:
         raise HeadCheckpointError(
             f"{config.where} asks for sliding windows ('sliding_window' = {window!r}); only full attention is supported"
         )
-
-
-def _rope(config: HeadConfig) -> dict[str, Any]:
-    """Rotary parameters, from the keys of today (``rope_parameters``) or of old (``rope_theta``, ``rope_scaling``)."""
-    theta = float(config.take("rope_theta", float, 10000.0))
-    old = config.take("rope_scaling", dict, {})
-    given = {key: value for key, value in config.take("rope_parameters", dict, old).items() if value is not None}
-    if "type" in given:
-        kind = given.pop("type")
-        given.setdefault("rope_type", kind)
-    rope = {"rope_type": "default", "rope_theta": theta} | given
-    if rope["rope_type"] not in ROPE_TYPES:
-        raise HeadCheckpointError(
-            f"{config.where} has rotary scaling {rope['rope_type']!r}; there are {', '.join(ROPE_TYPES)}"
-        )
-    unknown = sorted(rope.keys() - _ROPE_KEYS)
-    if unknown:
-        raise HeadCheckpointError(f"{config.where} has rotary parameters {unknown}, which are not honoured")
-    return rope
 
 
 def _feature_layers(config: HeadConfig) -> tuple[int, ...] | None:

@@ -5,15 +5,51 @@ Knows frequencies, from transformers' own formulas for every scaling that does n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-if TYPE_CHECKING:
-    from .eagle_config import EagleConfig
+from .head_config import HeadCheckpointError, HeadConfig
+
+#: rotary scalings whose frequencies do not depend on the length
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+_ROPE_KEYS = {
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "high_freq_factor",
+    "low_freq_factor",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "rope_theta",
+    "rope_type",
+    "truncate",
+}
+
+
+class RotarySizes(Protocol):
+    """What the frequencies depend on: sizes of the head, and rotary parameters as transformers names them."""
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @property
+    def max_positions(self) -> int: ...
+
+    @property
+    def rope(self) -> Mapping[str, Any]: ...
 
 
 class Turn:
@@ -39,7 +75,7 @@ class HeadRotary:
     No module: frequencies are no weights, they come from the config alone and stay in float32.
     """
 
-    def __init__(self, config: EagleConfig) -> None:
+    def __init__(self, config: RotarySizes) -> None:
         with torch.device("cpu"):  # also where modules are being built on the meta device
             table = LlamaRotaryEmbedding(
                 LlamaConfig(
@@ -60,3 +96,26 @@ class HeadRotary:
         wide = torch.promote_types(dtype, torch.float32)
         angles = positions[:, None, :, None].to(wide) * self._frequencies.to(wide)  # [B, 1, N, D / 2]
         return Turn((angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype))
+
+
+def read_rope(config: HeadConfig) -> dict[str, Any]:
+    """Rotary parameters, from the keys of today (``rope_parameters``) or of old (``rope_theta``, ``rope_scaling``).
+
+    Raises:
+        HeadCheckpointError: the frequencies depend on the length, or a parameter is not honoured.
+    """
+    theta = float(config.take("rope_theta", float, 10000.0))
+    old = config.take("rope_scaling", dict, {})
+    given = {key: value for key, value in config.take("rope_parameters", dict, old).items() if value is not None}
+    if "type" in given:
+        kind = given.pop("type")
+        given.setdefault("rope_type", kind)
+    rope = {"rope_type": "default", "rope_theta": theta} | given
+    if rope["rope_type"] not in ROPE_TYPES:
+        raise HeadCheckpointError(
+            f"{config.where} has rotary scaling {rope['rope_type']!r}; there are {', '.join(ROPE_TYPES)}"
+        )
+    unknown = sorted(rope.keys() - _ROPE_KEYS)
+    if unknown:
+        raise HeadCheckpointError(f"{config.where} has rotary parameters {unknown}, which are not honoured")
+    return rope
