@@ -53,11 +53,11 @@ Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cud
 Threads = Annotated[int | None, typer.Option(help="CPU threads.", show_default="torch's own choice")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
-Drafter = Annotated[str, typer.Option(help="auto, none, ngram, recycling, mixed, model, eagle, ...")]
+Drafter = Annotated[str, typer.Option(help="auto, none, ngram, recycling, mixed, model, eagle, medusa, block, ...")]
 DraftModel = Annotated[
     str | None, typer.Option(help="A smaller model that drafts, alone (drafter model) or with others (mixed, auto).")
 ]
-Head = Annotated[str | None, typer.Option(help="Folder of the trained head of a drafter that has one: eagle.")]
+Head = Annotated[str | None, typer.Option(help="Folder of the trained head, for eagle, medusa and block.")]
 DraftTree = Annotated[
     str | None,
     typer.Option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -67,6 +67,9 @@ def _sampled(width: int = 3, sharpness: float = 1.0, draft_model: Any = None, **
     return SampledDrafter(_mixed(draft_model=draft_model, **options), width=width, sharpness=sharpness)
 
 
+# heads are imported when asked for: with them come transformers' rotary tables, which few runs need
+
+
 def _eagle(
     target: Target | PreTrainedModel,
     head: str | None = None,
@@ -74,11 +77,41 @@ def _eagle(
     width: int = 8,
     allow_pickle: bool = False,
 ) -> Drafter:
-    from .eagle import EagleDrafter  # with it come transformers' rotary tables, which few runs need
+    from .eagle import EagleDrafter
 
+    folder = _folder("eagle", head)
+    return EagleDrafter.load(folder, _model_of(target), depth=depth, width=width, allow_pickle=allow_pickle)
+
+
+def _medusa(
+    target: Target | PreTrainedModel,
+    head: str | None = None,
+    choices: Iterable[Sequence[int]] | None = None,
+    allow_pickle: bool = False,
+) -> Drafter:
+    from .medusa import MedusaDrafter
+
+    folder = _folder("medusa", head)
+    return MedusaDrafter.load(folder, _model_of(target), choices=choices, allow_pickle=allow_pickle)
+
+
+def _block(
+    target: Target | PreTrainedModel,
+    head: str | None = None,
+    depth: int | None = None,
+    allow_pickle: bool = False,
+) -> Drafter:
+    from .block import BlockDrafter
+
+    return BlockDrafter.load(_folder("block", head), _model_of(target), depth=depth, allow_pickle=allow_pickle)
+
+
+def _folder(drafter: str, head: str | None) -> str:
     if head is None:
-        raise ValueError("drafter 'eagle' needs the folder of a trained head: head=FOLDER, on the command line --head")
-    return EagleDrafter.load(head, _model_of(target), depth=depth, width=width, allow_pickle=allow_pickle)
+        raise ValueError(
+            f"drafter {drafter!r} needs the folder of a trained head: head=FOLDER, on the command line --head"
+        )
+    return head
 
 
 def _model_of(target: Target | PreTrainedModel) -> PreTrainedModel:
@@ -104,9 +137,9 @@ DRAFTERS: dict[str, Callable[..., Drafter]] = {
 WITH_MODEL = ("model", "mixed", "sampled", "auto")
 
 #: name -> how to make one that works inside a target, for that target
-TARGET_DRAFTERS: dict[str, Callable[..., Drafter]] = {"eagle": _eagle}
+TARGET_DRAFTERS: dict[str, Callable[..., Drafter]] = {"eagle": _eagle, "medusa": _medusa, "block": _block}
 #: those that are made from a trained head
-HEAD_DRAFTERS = ("eagle",)
+HEAD_DRAFTERS = ("eagle", "medusa", "block")
 
 
 def check_drafter_name(name: str, with_model: bool = False) -> None:
