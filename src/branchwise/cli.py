@@ -53,7 +53,7 @@ Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cud
 Threads = Annotated[int | None, typer.Option(help="CPU threads.", show_default="torch's own choice")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
-Drafter = Annotated[str, typer.Option(help="auto, none, ngram, recycling, mixed, model, eagle, medusa, block, ...")]
+Drafter = Annotated[str, typer.Option(help="auto, none, ngram, mixed, model, eagle, medusa, block, early_exit, ...")]
 DraftModel = Annotated[
     str | None, typer.Option(help="A smaller model that drafts, alone (drafter model) or with others (mixed, auto).")
 ]
@@ -114,6 +114,10 @@ def generate(
     draft_model: DraftModel = None,
     draft_tree: DraftTree = None,
     head: Head = None,
+    exit_layer: Annotated[
+        int | None,
+        typer.Option(help="With --drafter early_exit: so many first layers draft.", show_default="a quarter of them"),
+    ] = None,
     rule: Annotated[str, typer.Option(help="auto, greedy, match, ...")] = "auto",
     budget: Annotated[str, typer.Option(help="Most nodes of a tree, root included; 1 is plain decoding.")] = "auto",
     tree: Annotated[
@@ -170,6 +174,8 @@ def generate(
     if compare and suffix_store is not None:
         raise ValueError("--compare starts every run with a drafter that has seen nothing; leave --suffix-store out")
     _check_choices(drafter, budget, draft_model, draft_tree, head)
+    if exit_layer is not None and drafter != "early_exit":
+        raise ValueError("--exit-layer goes with --drafter early_exit")
     grammar = _read_grammar(json_schema, regex, ebnf)
     if compare and seed is None and not sampling.is_greedy:
         seed = int.from_bytes(os.urandom(4), "big")  # both sides must flip the same coins
@@ -192,6 +198,8 @@ def generate(
     options = files | _drafter_options(draft_model, draft_tree, dtype, device, tokenizer)
     if head is not None:
         options["head"] = head
+    if exit_layer is not None:
+        options["exit_layer"] = exit_layer
     make = functools.partial(make_drafter, drafter, target=target, **options)
     if compare:
         comparison = compare_runs(order, target, tokenizer, make, rule, budget, live)
@@ -207,6 +215,8 @@ def generate(
             record["draft_model"] = _shown_model(draft_model)
         if head is not None:
             record["head"] = Path(head).name
+        if exit_layer is not None:
+            record["exit_layer"] = exit_layer
         if comparison is not None:
             record["compare"] = comparison.as_dict()
         typer.echo(json.dumps(record))
@@ -483,7 +493,7 @@ def _check_choices(
     drafter: str, budget: str, draft_model: str | None = None, draft_tree: str | None = None, head: str | None = None
 ) -> None:
     """Finds a wrong name or number before a model is loaded."""
-    from .draft import make_drafter
+    from .draft import TARGET_DRAFTERS, make_drafter
     from .draft.registry import HEAD_DRAFTERS, check_drafter_name
     from .draft.tree_kind import tree_kind
     from .tune.budget import make_budget
@@ -494,6 +504,9 @@ def _check_choices(
         _check_head(drafter, head, draft_tree)
     elif head is not None:
         raise ValueError(f"--drafter {drafter} has no head; those with a trained head are: {', '.join(HEAD_DRAFTERS)}")
+    elif drafter in TARGET_DRAFTERS:
+        if draft_tree is not None:
+            raise ValueError(f"drafter {drafter!r} grows dynamic trees; leave --draft-tree out")
     elif draft_model is None:
         make_drafter(drafter, **({} if draft_tree is None else {"tree": draft_tree}))
     elif draft_tree is not None:

@@ -69,3 +69,18 @@ def test_the_parts_of_an_eagle_draft_add_up(monkeypatch: pytest.MonkeyPatch, cap
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (record["nodes"], record["depth"] > 1) == (33, True)
     assert 0 < record["rest_ms"] < record["total_ms"] and 0 < record["head_ms"] < record["total_ms"]
+
+
+def test_early_exits_write_the_same_in_both_modes(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder = save_tiny_model(tmp_path / "model")
+    options = ["--model", str(folder), "--exits", "1", "--max-new-tokens", "8", "--dtype", "float32", "--limit", "2"]
+    monkeypatch.setattr(sys, "argv", ["early_exit.py", *options, "--threads", "1"])
+    assert script("early_exit").main() == 0
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert list(record["methods"]) == ["plain", "reuse-1", "recompute-1"]
+    reuse, recompute = record["methods"]["reuse-1"], record["methods"]["recompute-1"]
+    assert reuse["tokens_per_step"] == recompute["tokens_per_step"], "they draft the same trees"
+    assert reuse["ratio_to_recompute"] > 0
+    assert str(tmp_path) not in json.dumps(record)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from branchwise.cache import TreeCache
 from branchwise.cache.fused_commit import can_fuse, move_paths
+from branchwise.cache.tree_cache import move_layer_by_layer
 
 pytestmark = [pytest.mark.core, pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")]
 
@@ -49,7 +50,7 @@ def buffers(cache: TreeCache) -> list[torch.Tensor]:
 def test_all_layers_and_lanes_at_once(dtype: torch.dtype) -> None:
     lengths, paths = (9, 3, 70), {0: (0, 2, 3, 7), 2: (1, 2, 4), 1: ()}
     one, other = filled(lengths, 8, dtype), filled(lengths, 8, dtype)
-    one._move_layer_by_layer(paths)
+    move_layer_by_layer(one.layers, paths)
     move_paths(other.layers, paths)
     assert all(map(torch.equal, buffers(one), buffers(other)))
 
@@ -61,7 +62,7 @@ def test_rows_that_move_over_rows_of_the_path(nodes: set[int], length: int, long
     """Lane 0 has fewer committed rows than lane 1, so its tree starts behind a gap of ``longer`` rows."""
     path = {0: tuple(sorted(nodes))}
     one, other = (filled((length, length + longer), 12, torch.float32) for _ in range(2))
-    one._move_layer_by_layer(path)
+    move_layer_by_layer(one.layers, path)
     move_paths(other.layers, path)
     assert all(map(torch.equal, buffers(one), buffers(other)))
 

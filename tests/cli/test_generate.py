@@ -161,6 +161,16 @@ def test_show_tree_draws_every_step_beside_the_text(raw_model: Path) -> None:
     assert result.stderr.count("bonus") == steps
 
 
+def test_the_models_own_first_layers_draft(raw_model: Path) -> None:
+    plain = as_json(generate(raw_model, "hello", "--json"))
+    options = ("--json", "--drafter", "early_exit", "--budget", 9)
+    for more in ((), ("--exit-layer", 1), ("--exit-layer", 1, "--compare")):
+        found = as_json(generate(raw_model, "hello", *options, *more))
+        assert found["text"] == plain["text"]
+        assert found["drafter"] == "early_exit"
+        assert found["steps"] < plain["steps"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -169,6 +179,11 @@ def test_show_tree_draws_every_step_beside_the_text(raw_model: Path) -> None:
         (("x", "--budget", "-3"), "must be >= 1"),
         (("x", "--budget", "many"), "whole number of nodes or 'auto', got 'many'"),
         (("x", "--drafter", "psychic"), "no drafter is named 'psychic'; there are none, ngram, recycling, "),
+        (("x", "--exit-layer", "1"), "--exit-layer goes with --drafter early_exit"),
+        (
+            ("x", "--drafter", "early_exit", "--exit-layer", "9"),
+            "exit_layer must be from 1 to 1 for a model of 2 layers",
+        ),
         (("x", "--rule", "psychic"), "no rule is called 'psychic'; there are: auto, greedy, match"),
         (("x", "--chat"), "--chat needs a chat template and this model's tokenizer has none; use --raw"),
         (("x", "--system", "be good"), "--system needs a chat template"),

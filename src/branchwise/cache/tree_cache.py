@@ -138,35 +138,49 @@ class TreeCache(Cache):
             KeyError: a lane is not open.
             RuntimeError: a lane took no part in the forward. In all three cases nothing is committed for any lane.
         """
-        width = max((layer.in_flight for layer in self.layers), default=0)
+        self.commit_by_layer([(range(len(self.layers)), paths)])
+
+    def commit_by_layer(self, groups: Sequence[tuple[range, Mapping[int, Sequence[int]]]]) -> None:
+        """`commit` where not all layers have the same rows in flight.
+
+        Args:
+            groups: runs of layers, all layers together, each with the rows its layers keep. Every group names the same
+                lanes, and keeps as many rows of a lane as the others.
+
+        Raises:
+            ValueError, KeyError, RuntimeError: as `commit`; ValueError also when groups keep different numbers of rows.
+        """
+        for layers, paths in groups:
+            self._check_paths(layers, paths)
+        kept = [{lane: len(path) for lane, path in paths.items()} for _, paths in groups]
+        if any(counts != kept[0] for counts in kept):
+            raise ValueError(f"all layers must keep as many rows of a lane, got {kept}")
+        for layers, paths in groups:
+            by_slot = {self.slot(lane): tuple(path) for lane, path in paths.items()}
+            members = self.layers[layers.start : layers.stop]
+            (move_paths if can_fuse(members) else move_layer_by_layer)(members, by_slot)
+        for lane, count in kept[0].items():
+            self._length[lane] += count
+            for layer in self.layers:
+                layer.count(self.slot(lane), count)
+        self.rollback()
+
+    def _check_paths(self, layers: range, paths: Mapping[int, Sequence[int]]) -> None:
+        members = self.layers[layers.start : layers.stop]
+        width = max((layer.in_flight for layer in members), default=0)
         for lane, path in paths.items():
             slot = self.slot(lane)
-            if any(not layer.in_flight or slot not in layer.writing for layer in self.layers):
+            if any(not layer.in_flight or slot not in layer.writing for layer in members):
                 raise RuntimeError(f"lane {lane} has no rows in flight")
             if list(path) != sorted(set(path)) or (path and not 0 <= path[0] <= path[-1] < width):
                 raise ValueError(
                     f"the path of lane {lane} must be increasing node numbers below {width}, got {list(path)}"
                 )
-        by_slot = {self.slot(lane): tuple(path) for lane, path in paths.items()}
-        if can_fuse(self.layers):
-            move_paths(self.layers, by_slot)
-        else:
-            self._move_layer_by_layer(by_slot)
-        for slot, path in by_slot.items():
-            self._length[self._lane_in_slot[slot]] += len(path)
-            for layer in self.layers:
-                layer.count(slot, len(path))
-        self.rollback()
 
-    def _move_layer_by_layer(self, paths: Mapping[int, tuple[int, ...]]) -> None:
-        for slot, path in paths.items():
-            sources: dict[torch.device, Tensor] = {}
-            for layer in self.layers:
-                assert layer.keys is not None
-                device = layer.keys.device
-                if device not in sources:
-                    sources[device] = torch.tensor(path, dtype=torch.long, device=device)
-                layer.move(slot, path, sources[device])
+    def take_back(self, layers: range) -> None:
+        """Drops the rows in flight of some layers; they may be written again in the same slots."""
+        for layer in self.layers[layers.start : layers.stop]:
+            layer.in_flight = 0
 
     def rollback(self) -> None:
         """Drops all rows in flight. Nothing moves: they are simply no longer counted."""
@@ -218,3 +232,15 @@ class TreeCache(Cache):
     def reorder_cache(self, *args, **kwargs) -> None:
         """Refused: branchwise has no beams."""
         raise NotImplementedError("a TreeCache has lanes, not beams: reorder_cache is not supported")
+
+
+def move_layer_by_layer(layers: Sequence[TreeLayer], paths: Mapping[int, Sequence[int]]) -> None:
+    """`move_paths` for any layers: on a CPU, on several devices, before triton is there."""
+    for slot, path in paths.items():
+        sources: dict[torch.device, Tensor] = {}
+        for layer in layers:
+            assert layer.keys is not None
+            device = layer.keys.device
+            if device not in sources:
+                sources[device] = torch.tensor(path, dtype=torch.long, device=device)
+            layer.move(slot, tuple(path), sources[device])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..draft.grammar import prune
 from ..draft.none import NoneDrafter
-from ..draft.protocol import DraftContext, Drafter, DraftState, StepRecord
+from ..draft.protocol import DraftContext, Drafter, DraftState, StepRecord, TargetLane
 from ..target.protocol import Target, TargetOutput
 from ..tune.budget import BudgetPolicy
 from ..verify.coins import SeededCoins
@@ -118,6 +118,7 @@ class Session:
         try:
             features = self.target.prefill(number, prompt, self.drafter.feature_layers)
             context = DraftContext(prompt, self.target.vocab_size, dict(features))
+            context.place = TargetLane(self.target, number)
             context.grammar = request.grammar.start() if request.grammar is not None else None
             context.sampler = request.sampler
             state = self.drafter.start(context)

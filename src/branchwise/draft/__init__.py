@@ -3,6 +3,7 @@
 from .adversary import AdversaryDrafter
 from .best_first import grow
 from .drafter_source import DrafterSource
+from .early_exit import EarlyExitDrafter
 from .mixed import MixedDrafter
 from .ngram import NgramSource
 from .none import NoneDrafter
@@ -26,6 +27,7 @@ __all__ = [
     "DraftState",
     "Drafter",
     "DrafterSource",
+    "EarlyExitDrafter",
     "Evidence",
     "MixedDrafter",
     "NgramSource",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..target.protocol import TargetOutput
+from ..target.protocol import Target, TargetOutput
 from ..verify.coins import SeededCoins
 from ..verify.grammar_state import GrammarState
 from ..verify.proposal import DraftTree
@@ -15,6 +15,19 @@ from ..verify.sampler import Sampler
 
 #: whatever one lane's drafter needs to remember between steps; only the drafter that made it looks inside
 DraftState = Any
+
+
+@dataclass(frozen=True, eq=False)
+class TargetLane:
+    """Where a lane lies in its target, for drafters that work inside the target.
+
+    Attributes:
+        target: the target of the loop.
+        number: its number for the lane.
+    """
+
+    target: Target
+    number: int
 
 
 @dataclass
@@ -33,6 +46,7 @@ class DraftContext:
         coins: the lane's coins for drafting at this step, independent of those that verify; None leaves a drafter that
             samples to its own.
         sampler: the lane's sampling settings, for drafters that draw from a law of their own; None when not told.
+        place: the lane's place in the target, or None where there is none to speak of.
     """
 
     tokens: list[int]
@@ -42,6 +56,7 @@ class DraftContext:
     grammar: GrammarState | None = None
     coins: SeededCoins | None = None
     sampler: Sampler | None = None
+    place: TargetLane | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from ..target.protocol import Target
 from ..tree import StaticShape
 from .drafter_source import DrafterSource
+from .early_exit import EarlyExitDrafter
 from .mixed import MixedDrafter
 from .ngram import NgramSource
 from .none import NoneDrafter
@@ -137,7 +138,12 @@ DRAFTERS: dict[str, Callable[..., Drafter]] = {
 WITH_MODEL = ("model", "mixed", "sampled", "auto")
 
 #: name -> how to make one that works inside a target, for that target
-TARGET_DRAFTERS: dict[str, Callable[..., Drafter]] = {"eagle": _eagle, "medusa": _medusa, "block": _block}
+TARGET_DRAFTERS: dict[str, Callable[..., Drafter]] = {
+    "eagle": _eagle,
+    "medusa": _medusa,
+    "block": _block,
+    "early_exit": EarlyExitDrafter,
+}
 #: those that are made from a trained head
 HEAD_DRAFTERS = ("eagle", "medusa", "block")
 

@@ -17,22 +17,18 @@ from transformers import PreTrainedModel
 from ..target.huggingface import HuggingFaceTarget
 from ..tree import TokenTree
 from ..verify.coins import SeededCoins
-from ..verify.grammar_state import GrammarState
 from ..verify.proposal import DraftTree, Sampled
 from .best_first import Path, check_budget, grow
-from .expand import Expansion, Forced
+from .expand import Expansion
 from .expand_static import StaticExpansion
 from .grammar import within_grammar
+from .model_candidates import forced_by, likeliest
 from .model_lanes import ModelLane, ModelLanes
 from .protocol import DraftContext, StepRecord
 from .sample_growth import SampledGrowth, draft_law
 from .sample_plan import DrawRecord, plan_draws
-from .top_tokens import top_tokens
 from .tree_kind import TreeKind, tree_kind
 from .vocabulary import check_shared_vocabulary, check_vocabulary_sizes
-
-#: at most so many forced tokens are followed without asking the model
-FORCED_RUN = 16
 
 Growing = Expansion | StaticExpansion | SampledGrowth
 
@@ -211,7 +207,7 @@ class SmallModelDrafter:
             growing = self._sampled(context, budget, fixed, reach)
         else:
             limits = [limit for limit in (context.max_depth, reach) if limit is not None]
-            growing = self.kind.expansion(budget, min(limits, default=None), _forced_by(context.grammar))
+            growing = self.kind.expansion(budget, min(limits, default=None), forced_by(context.grammar))
         return _Step(state, context, growing)
 
     def _sampled(self, context: DraftContext, budget: int, fixed: DraftTree, reach: int | None) -> SampledGrowth:
@@ -236,19 +232,9 @@ class SmallModelDrafter:
         """Candidates below every frontier node of every growing lane: one selection over all rows."""
         vocab_size = min(self.vocab_size, *(step.context.vocab_size for step in steps))
         logits = torch.cat(list(rows))[:, :vocab_size]  # [all frontiers, V]
-        if any(step.context.grammar is not None for step in steps):
-            logits = _legal_only(logits, [(step.context.grammar, path) for step in steps for path in step.paths])
-        values, tokens = top_tokens(logits, min(self.kind.width, vocab_size))
-        # ids past the target's vocabulary and illegal ones get no probability, so the others share all of it
-        total = torch.logsumexp(logits if logits.dtype == torch.float64 else logits.float(), dim=1, keepdim=True)
-        logp = (values - total).clamp(max=0.0).tolist()
-        ids = tokens.tolist()
-        children, at = [], 0
-        for step in steps:
-            end = at + len(step.growing.frontier)
-            children.append([_finite(ids[row], logp[row]) for row in range(at, end)])
-            at = end
-        return children
+        places = [(step.context.grammar, path) for step in steps for path in step.paths]
+        found = iter(likeliest(logits, places, self.kind.width))
+        return [[next(found) for _ in step.paths] for step in steps]
 
     def _forced_tree(self, context: DraftContext, budget: int) -> DraftTree:
         """What a grammar alone would draft, for sampled trees; a lone root without one."""
@@ -272,39 +258,6 @@ def _law(logits: Tensor, path: Path, context: DraftContext) -> Tensor | None:
         if legal is None:  # the text is over there
             return None
     return draft_law(logits, context.vocab_size, context.sampler, legal)
-
-
-def _legal_only(logits: Tensor, places: Sequence[tuple[GrammarState | None, Path]]) -> Tensor:
-    """``[N, V]`` with minus infinity where the row's grammar forbids a token; a new tensor."""
-    logits = logits.clone()
-    for row, (grammar, path) in zip(logits, places, strict=True):
-        if grammar is not None:
-            legal = grammar.mask(path)
-            forbidden = slice(None) if legal is None else ~legal[: len(row)].to(row.device)
-            row[forbidden] = -torch.inf
-    return logits
-
-
-def _forced_by(grammar: GrammarState | None) -> Forced | None:
-    """The tokens that must follow a path under a grammar, without asking a model."""
-    if grammar is None:
-        return None
-
-    def forced(path: Path) -> list[int]:
-        run: list[int] = []
-        while len(run) < FORCED_RUN:
-            token = grammar.forced((*path, *run))
-            if token is None:
-                break
-            run.append(token)
-        return run
-
-    return forced
-
-
-def _finite(tokens: Sequence[int], logp: Sequence[float]) -> list[tuple[int, float]]:
-    """Candidates that can be drafted at all: not those that a grammar forbids, nor those of NaN."""
-    return [(token, value) for token, value in zip(tokens, logp, strict=True) if value > -torch.inf]
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -33,6 +33,10 @@ from .support import (
     context_limit,
     layer_windows,
 )
+
+if TYPE_CHECKING:
+    from .early_exit import HeadStart
+    from .layers import Part
 
 
 class HuggingFaceTarget:
@@ -70,6 +74,10 @@ class HuggingFaceTarget:
         self.cache = TreeCache(self.windows)
         self._in_flight: dict[int, TokenTree] = {}
         self._rows: dict[int, list[int]] = {}  # row in flight of every node, per lane
+        #: what a drafter inside this model has run already of the trees to come
+        self.head_start: HeadStart | None = None
+        self._first_layers = 0  # so many layers have rows of their own, because a head start ran them
+        self._first_rows: dict[int, list[int]] = {}  # row in flight of every node in those
         self._tokens: dict[int, list[int]] = {}  # committed tokens per lane, kept only if the cache may start over
         self._may_pass: set[int] = set()  # lanes that may grow past the rotary boundary
         self._long: set[int] = set()  # lanes whose cache was computed past the rotary boundary
@@ -181,37 +189,91 @@ class HuggingFaceTarget:
 
     @torch.no_grad()
     def forward(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
-        """See `Target.forward`. Lanes that are open but not named ride along with a lone root that is rolled back."""
+        """See `Target.forward`. Lanes that are open but not named ride along with a lone root that is rolled back.
+
+        What a head start has run of these trees is not run again.
+        """
+        if self.head_start is not None:
+            if self.head_start.covers(trees, feature_layers):
+                return self.head_start.finish(trees, feature_layers)
+            self.rollback()
+        return self.begin(trees, feature_layers)
+
+    @torch.no_grad()
+    def begin(
+        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = (), part: Part | None = None
+    ) -> dict[int, TargetOutput]:
+        """`forward` from scratch, through all layers or a part that holds the first one."""
         for lane, tree in trees.items():
             self._check_depth(lane, tree)
             self._start_over_if_needed(lane, tree)
         slots = [self.cache.slot(lane) for lane in trees]
-        span = range(min(slots), max(slots) + 1)
+        return self._score(trees, feature_layers, range(min(slots), max(slots) + 1), part)
+
+    @torch.no_grad()
+    def complete(
+        self,
+        trees: Mapping[int, TokenTree],
+        first_rows: Mapping[int, Sequence[int]],
+        feature_layers: tuple[int, ...],
+        part: Part,
+    ) -> dict[int, TargetOutput]:
+        """The last layers of trees whose first layers were run before.
+
+        Args:
+            trees: lanes that took part in the forwards before.
+            first_rows: per lane, the row in flight of each node in the first layers.
+            feature_layers: as in `forward`, none below those of ``part``.
+            part: the last layers, none of which has rows in flight.
+        """
+        for lane, tree in trees.items():
+            self._check_depth(lane, tree)
+        outputs = self._score(trees, feature_layers, None, part)
+        self._first_layers = part.runs[0]
+        self._first_rows = {lane: list(rows) for lane, rows in first_rows.items()}
+        return outputs
+
+    def _score(
+        self,
+        trees: Mapping[int, TokenTree],
+        feature_layers: tuple[int, ...],
+        slots: range | None,  # None stays with those being written
+        part: Part | None,
+    ) -> dict[int, TargetOutput]:
+        span = self.cache.layers[0].writing if slots is None else slots
         lanes = self.cache.lanes[span.start : span.stop]
         placeholder = TokenTree((0,), (-1,))
         rows = [trees.get(lane, placeholder) for lane in lanes]
         layout = TreeLayout.from_trees(rows, device=self.device)
-        output = self._run(*self._inputs(lanes, [tree.tokens for tree in rows], layout), layout, span, feature_layers)
+        inputs = self._inputs(lanes, [tree.tokens for tree in rows], layout)
+        output = self._run(*inputs, layout, slots, feature_layers, part=part)
         self._in_flight = dict(trees)
         self._rows = {lane: list(range(len(tree))) for lane, tree in trees.items()}
         return {
-            lane: _lane_output(output, row, len(tree), feature_layers)
+            lane: self._lane_output(output, row, len(tree), feature_layers, part)
             for row, (lane, tree) in enumerate(zip(lanes, rows, strict=True))
             if lane in trees
         }
 
     @torch.no_grad()
-    def extend(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
+    def extend(
+        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = (), part: Part | None = None
+    ) -> dict[int, TargetOutput]:
         """Scores only the nodes that trees have grown by since `forward`; for drafters that grow level by level.
 
         Args:
             trees: for lanes in flight, trees whose first nodes are the ones already in flight. A lane that is not named
                 does not grow.
             feature_layers: as in `forward`.
+            part: layers to run, the first one among them; those left out lag behind and are not grown by later calls.
 
         Returns:
             per named lane the output of its new nodes, in node order.
         """
+        if self._first_layers:
+            raise RuntimeError(
+                "a tree whose first layers were run by its drafter cannot grow; commit or roll back first"
+            )
         known = self.cache.layers[0].in_flight
         span = self.cache.layers[0].writing
         lanes = self.cache.lanes[span.start : span.stop]
@@ -225,16 +287,20 @@ class HuggingFaceTarget:
             self._check_depth(lane, tree)
         layout = GrownLayout(grown, rows, known, device=self.device)
         fresh = [tree.tokens[len(at) :] for tree, at in zip(grown, rows, strict=True)]
-        output = self._run(*self._inputs(lanes, fresh, layout), layout, None, feature_layers)
+        output = self._run(*self._inputs(lanes, fresh, layout), layout, None, feature_layers, part=part)
         for lane, tree in trees.items():
             new = len(tree) - len(self._rows[lane])
             self._rows[lane].extend(range(known, known + new))
             self._in_flight[lane] = tree
         return {
-            lane: _lane_output(output, row, len(fresh[row]), feature_layers)
+            lane: self._lane_output(output, row, len(fresh[row]), feature_layers, part)
             for row, lane in enumerate(lanes)
             if lane in trees
         }
+
+    def rows_in_flight(self, lane: int) -> list[int]:
+        """The row in flight of every node of a lane's tree, in the layers that ran last."""
+        return list(self._rows[lane])
 
     def _inputs(
         self, lanes: Sequence[int], tokens: Sequence[Sequence[int]], layout: TreeLayout
@@ -246,16 +312,25 @@ class HuggingFaceTarget:
 
     def commit(self, paths: Mapping[int, Sequence[int]]) -> None:
         """See `Target.commit`."""
-        self.cache.commit({lane: [self._rows[lane][node] for node in path] for lane, path in paths.items()})
+        split, last = self._first_layers, len(self.windows)
+        groups = [(range(split, last), _chosen(self._rows, paths))]
+        if split:
+            groups.append((range(split), _chosen(self._first_rows, paths)))
+        self.cache.commit_by_layer(groups)
         for lane, path in paths.items():
             if lane in self._tokens:
                 self._tokens[lane].extend(self._in_flight[lane].tokens[node] for node in path)
-        self._in_flight, self._rows = {}, {}
+        self._forget_flight()
 
     def rollback(self) -> None:
         """See `Target.rollback`."""
         self.cache.rollback()
-        self._in_flight, self._rows = {}, {}
+        self._forget_flight()
+
+    def _forget_flight(self) -> None:
+        self._in_flight, self._rows, self._first_rows = {}, {}, {}
+        self._first_layers = 0
+        self.head_start = None
 
     def _check_depth(self, lane: int, tree: TokenTree) -> None:
         limit = self.depth_limit(lane)
@@ -282,8 +357,10 @@ class HuggingFaceTarget:
         slots: range | None,  # None grows the tree in flight
         feature_layers: tuple[int, ...],
         last_logits_only: bool = False,
+        part: Part | None = None,
     ) -> Any:
-        before = self.cache.layers[0].in_flight
+        runs = part.runs if part is not None else tuple(range(len(self.windows)))
+        before = self.cache.layers[runs[0]].in_flight
         if slots is not None:
             self.cache.begin(slots)
         step = AttentionStep(layout, self.cache.committed_rows, self.windows.__getitem__, self._backend)
@@ -298,46 +375,55 @@ class HuggingFaceTarget:
             arguments["output_hidden_states"] = True
         if self._has_logits_to_keep:
             arguments["logits_to_keep"] = 1 if last_logits_only else 0
+            if part is not None and not part.wants_logits:
+                arguments["logits_to_keep"] = torch.empty(0, dtype=torch.long, device=self.device)
         try:
-            with self._borrowed():
+            with self._borrowed(part):
                 if self.replaces_attention:
                     output = self.model(**arguments, **{STEP_KEYWORD: step})
                 else:
-                    output = self.model(**arguments, attention_mask=self._dense_mask(layout))
-            self._check_layers(step, before + layout.width)
+                    output = self.model(**arguments, attention_mask=self._dense_mask(layout, before))
+            self._check_layers(step, before + layout.width, runs)
         except StepMissing:
             self.cache.rollback()
             self.replaces_attention = False
             self._check_own_attention()
-            return self._run(input_ids, position_ids, layout, slots, feature_layers, last_logits_only)
+            return self._run(input_ids, position_ids, layout, slots, feature_layers, last_logits_only, part)
         except BaseException:
             # an interrupted forward leaves some layers written and others not
-            self.cache.rollback()
+            self.rollback()
             raise
         return output
 
-    def _check_layers(self, step: AttentionStep, width: int) -> None:
+    def _check_layers(self, step: AttentionStep, width: int, runs: Sequence[int]) -> None:
         name = self.model.config.model_type
-        idle = [index for index, layer in enumerate(self.cache.layers) if layer.in_flight != width]
+        idle = [index for index in runs if self.cache.layers[index].in_flight != width]
         if idle:
             raise UnsupportedModel(name, f"layers {idle} wrote no keys and values (a recurrent or a shared state)")
-        if self.replaces_attention and step.layers_seen != list(range(len(self.windows))):
+        if self.replaces_attention and step.layers_seen != list(runs):
             raise UnsupportedModel(
-                name,
-                f"tree attention ran for layers {step.layers_seen} instead of once for each of {len(self.windows)}",
+                name, f"tree attention ran for layers {step.layers_seen} instead of once for each of {len(runs)}"
             )
 
-    def _dense_mask(self, layout: TreeLayout) -> Tensor:
+    def _dense_mask(self, layout: TreeLayout, in_flight: int) -> Tensor:
         """The tree as an additive mask ``[B, 1, N, S + N]`` for a model that keeps its own attention."""
         committed = self.cache.committed_rows(0)
-        slots = max(committed) + self.cache.layers[0].in_flight
+        slots = max(committed) + in_flight
         visible = layout.mask(committed, slots, self.windows[0])[:, None]  # [B, 1, N, S + N]
         dtype = self.model.dtype
         mask = torch.zeros(visible.shape, dtype=dtype, device=self.device)
         return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
+    def _lane_output(
+        self, output: Any, row: int, nodes: int, feature_layers: tuple[int, ...], part: Part | None
+    ) -> TargetOutput:
+        # the last layers alone report their own hidden states only: the end of the list is the same
+        back = 0 if part is None or part.runs[0] == 0 else len(self.windows) + 1
+        features = {layer: output.hidden_states[layer - back][row, :nodes] for layer in feature_layers}
+        return TargetOutput(output.logits[row, :nodes], features)
+
     @contextmanager
-    def _borrowed(self) -> Iterator[None]:
+    def _borrowed(self, part: Part | None) -> Iterator[None]:
         """The model as the forward needs it; put back on the way out, whatever happens."""
         configs = []
         if self.replaces_attention:
@@ -346,16 +432,17 @@ class HuggingFaceTarget:
             for config, _ in configs:
                 config._attn_implementation_internal = name
         try:
-            if self._rotary is None:
+            with ExitStack() as borrowed:
+                if self._rotary is not None:
+                    borrowed.enter_context(self._rotary.restored())
+                if part is not None:
+                    borrowed.enter_context(part.installed())
                 yield
-            else:
-                with self._rotary.restored():
-                    yield
         finally:
             for config, own in configs:
                 config._attn_implementation_internal = own
 
 
-def _lane_output(output: Any, row: int, nodes: int, feature_layers: tuple[int, ...]) -> TargetOutput:
-    features = {layer: output.hidden_states[layer][row, :nodes] for layer in feature_layers}
-    return TargetOutput(output.logits[row, :nodes], features)
+def _chosen(rows: Mapping[int, Sequence[int]], paths: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    """The rows of each lane's path."""
+    return {lane: [rows[lane][node] for node in path] for lane, path in paths.items()}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .huggingface import HuggingFaceTarget
 
 #: largest difference of logits, relative to their spread, that rounding explains (two orders above what was seen)
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
 
 
 def probe(target: HuggingFaceTarget) -> None:
@@ -38,7 +38,7 @@ def probe(target: HuggingFaceTarget) -> None:
         with torch.no_grad():
             own = target.model(torch.tensor([[*prompt, a, d]], device=target.device), use_cache=False).logits[0, -1]
         spread = float((own.max() - own.min()).abs()) + 1e-6
-        tolerance = _TOLERANCE.get(own.dtype, 1e-2)
+        tolerance = TOLERANCE.get(own.dtype, 1e-2)
         leak = float((logits[3] - again[3]).abs().max()) / spread
         error = float((logits[3] - own).abs().max()) / spread
         if leak > tolerance:
