@@ -145,5 +145,5 @@ def test_a_method_s_name_says_what_drafts() -> None:
     assert TreeSpec.of("tree:model+sampled-auto", "mixed") == TreeSpec("model", True, "sampled", "auto")
     spec = TreeSpec.of("tree:mixed+model+chain-5", "ngram")
     assert spec == TreeSpec("mixed", True, "chain", "5")
-    assert spec.options({"draft_model": "m"}) == {"draft_model": "m", "tree": "chain"}
-    assert TreeSpec("mixed", False, None, "5").options({"draft_model": "m"}) == {}
+    assert spec.options({"draft_model": "m"}, None) == {"draft_model": "m", "tree": "chain"}
+    assert TreeSpec("mixed", False, None, "5").options({"draft_model": "m"}, None) == {}
