@@ -215,6 +215,17 @@ def test_levels_that_cannot_reach_the_tree_are_not_run(folder, monkeypatch):
     assert drafts[0].tree == drafts[1].tree and len(drafts[0].tree) == 9
 
 
+def test_nodes_that_cannot_have_children_in_the_tree_are_not_run(folder, monkeypatch):
+    drafter = load(folder, depth=4, width=8)
+    states, contexts = started(drafter, [PROMPT])
+    calls = counted(drafter, monkeypatch)
+    (draft,) = drafter.propose(states, contexts, [6])
+    assert sum(rows for _, rows in calls) < 1 + 3 * 8
+    oracle = eagle3().oracle_for(LLAMA)
+    features = features_of(LLAMA, PROMPT, drafter.head.feature_layers)
+    assert_drafts(draft, oracle.tree(PROMPT, features, budget=6, depth=4, width=8))
+
+
 def test_plain_steps_run_nothing_and_their_features_wait(folder, monkeypatch):
     """A budget that switches between plain decoding and trees: the trees are those of the oracle all the same."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import exp
+from math import exp, inf
 
 from ..tree import TokenTree
 from ..verify.proposal import DraftTree
@@ -64,17 +64,17 @@ class Expansion:
         self.frontier = followed if self.forwards != 0 else []
 
     def _next(self, level: list[tuple[float, Path]]) -> list[tuple[float, Path]]:
-        """The best nodes of the level that was just seen, unless none of their children could make the tree."""
+        """The best nodes of the level that was just seen, less those whose children could not make the tree."""
         best = sorted(level, key=lambda candidate: -candidate[0])[: self.width]
-        return best if best and self._can_still_matter(best[0][0]) else []
+        worst_kept = self._worst_kept()
+        return [candidate for candidate in best if candidate[0] > worst_kept]
 
-    def _can_still_matter(self, best: float) -> bool:
-        """Whether a child of the frontier could still be among the best: no path is likelier than its prefix."""
+    def _worst_kept(self) -> float:
+        """What a path must exceed to be among the best, and so must its prefixes: no path is likelier than those."""
         wanted = self.budget - 1
         if len(self.candidates) < wanted:
-            return True
-        worst_kept = sorted((logp for logp, _ in self.candidates), reverse=True)[wanted - 1]
-        return best > worst_kept
+            return -inf
+        return sorted((logp for logp, _ in self.candidates), reverse=True)[wanted - 1]
 
     def _followed(self, frontier: Iterable[tuple[float, Path]]) -> list[tuple[float, Path]]:
         """The frontier with every path led on through its forced tokens, less what may have no children."""

@@ -49,16 +49,15 @@ class _Level:
 
     Attributes:
         lanes: of the batch.
+        slots: theirs in the cache.
         hidden: ``[B, W, h]``.
         layout: None above the first level.
-        number: of the level to come, from 0.
     """
 
     lanes: tuple[int, ...]
     slots: range
     hidden: Tensor
     layout: LevelLayout | None
-    number: int
 
 
 class HeadLanes:
@@ -112,10 +111,10 @@ class HeadLanes:
         tokens = [[*row.tokens, *([0] * (width - len(row.tokens)))] for row in batch]
         features = pad_sequence([row.features for row in batch], batch_first=True)  # [B, N, F * h_t]
         self.cache.begin(span)
-        hidden = self._run(lanes, tokens, self.head.fuse(features), layout, layout.depth)  # [B, N, h]
+        hidden = self._run(lanes, tokens, self.head.fuse(features), layout)  # [B, N, h]
         self.cache.commit({lane: range(len(given.tokens)) for lane, given in rows.items()})
         last = torch.stack([hidden[row, count - 1 : count] for row, count in enumerate(counts)])  # [B, 1, h]
-        self._last = _Level(lanes, span, last, None, 0)
+        self._last = _Level(lanes, span, last, None)
         return {lane: last[row] for row, lane in enumerate(lanes) if lane in rows}
 
     def extend(self, nodes: Mapping[int, Sequence[tuple[int, int]]]) -> dict[int, Tensor]:
@@ -142,8 +141,8 @@ class HeadLanes:
         else:
             layout = above.layout.next(counts, parents)
         continued = above.hidden.gather(1, parents[:, :, None].expand(-1, -1, above.hidden.shape[2]))  # [B, W, h]
-        hidden = self._run(above.lanes, tokens, continued, layout, layout.depth)
-        self._last = _Level(above.lanes, above.slots, hidden, layout, above.number + 1)
+        hidden = self._run(above.lanes, tokens, continued, layout)
+        self._last = _Level(above.lanes, above.slots, hidden, layout)
         return {lane: hidden[row, : counts[row]] for row, lane in enumerate(above.lanes) if lane in nodes}
 
     def _run(
@@ -152,7 +151,6 @@ class HeadLanes:
         tokens: Sequence[Sequence[int]],
         hidden: Tensor,  # [B, N, h]
         layout: TreeLayout,
-        offsets: Tensor,  # [B, N] positions behind the committed rows
     ) -> Tensor:
         def attend(index: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self.cache.layers[index].update(key, value)
@@ -161,7 +159,7 @@ class HeadLanes:
 
         starts = torch.tensor([[self.cache.length(lane)] for lane in lanes], device=self._device)  # [B, 1]
         embeddings = self.head.embed(torch.tensor(tokens, device=self._device))  # [B, N, h]
-        return self.head(embeddings.to(self._dtype), hidden, starts + offsets, attend)
+        return self.head(embeddings.to(self._dtype), hidden, starts + layout.depth, attend)
 
 
 def _chain(length: int) -> TokenTree:
