@@ -366,6 +366,7 @@ def serve(
     ] = None,
     drafter: Drafter = "auto",
     draft_model: DraftModel = None,
+    head: Head = None,
     rule: Annotated[str, typer.Option(help="auto, match, ... for requests that sample.")] = "auto",
     budget: Annotated[str, typer.Option(help="auto, or nodes per tree; 1 is plain decoding.")] = "auto",
     max_lanes: Annotated[int, typer.Option(help="Most requests served at once.")] = 16,
@@ -388,7 +389,7 @@ def serve(
 
     The log on stderr has one JSON object per line and no text of prompts or outputs.
     """
-    _check_choices(drafter, budget, draft_model)
+    _check_choices(drafter, budget, draft_model, None, head)
     try:
         from .serve.run import Server
     except ImportError as error:
@@ -411,11 +412,14 @@ def serve(
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("branchwise").setLevel(logging.INFO)
     loaded, tokenizer = _load(model, dtype, device, threads)
+    options = _drafter_options(draft_model, None, dtype, device, tokenizer)
+    if head is not None:
+        options["head"] = head
     engine = Engine(
         loaded,
         tokenizer,
         drafter=drafter,
-        drafter_options=_drafter_options(draft_model, None, dtype, device, tokenizer),
+        drafter_options=options,
         rule=rule,
         budget=_number_or_auto(budget),
         max_lanes=max_lanes,

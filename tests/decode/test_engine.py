@@ -17,13 +17,14 @@ from branchwise.decode.admission import QueueFull, RequestTooLarge
 from branchwise.decode.engine import Engine
 from branchwise.decode.handle import RequestCancelled
 from branchwise.decode.stopping import StopRules
+from branchwise.draft import SmallModelDrafter
 from branchwise.target import HuggingFaceTarget
 from branchwise.tree import TokenTree
 from branchwise.verify.proposal import DraftTree
 from drafters import RandomTrees
 from engine_rig import LONGEST, PROMPTS, SHARED, alone, model, outputs, request, run, small_engine
 from oracles import greedy_by_recompute
-from zoo import LENGTH_DEPENDENT, SUPPORTED, build
+from zoo import LENGTH_DEPENDENT, SUPPORTED, build, tiny_llama
 
 pytestmark = pytest.mark.core
 
@@ -63,6 +64,35 @@ def test_families_with_windows_and_other_caches(family):
         engine.step()
     run(engine)
     assert outputs(handles) == expected
+
+
+def small_model() -> SmallModelDrafter:
+    return SmallModelDrafter(tiny_llama(seed=3, num_hidden_layers=1), depth=3, width=2)
+
+
+@pytest.mark.parametrize(
+    "drafter, options",
+    [(small_model, None), ("early_exit", {"exit_layer": 1}), ("sampled", None), ("suffix", None)],
+    ids=["small model", "early exit", "sampled", "suffix"],
+)
+def test_drafters_that_hold_lanes_of_their_own(drafter, options):
+    engine = small_engine(
+        drafter=drafter if isinstance(drafter, str) else drafter(),
+        drafter_options=options,
+        rule="match",
+        max_lanes=3,
+        pool_tokens=256,
+    )
+    asked = [(3, 4), (6, 5), (1, 6), (5, 7), (2, 8)]
+    handles = []
+    for prompt, seed in asked:
+        handles.append(engine.submit(request(prompt, seed=seed)))
+        engine.step()
+        engine.check_integrity()
+    run(engine)
+    assert outputs(handles) == [alone(prompt, seed) for prompt, seed in asked]
+    assert all(handle.draft_error is None for handle in handles)
+    assert engine.statistics.draft_tokens > 0
 
 
 def test_a_preempted_request_goes_on_where_it_was():

@@ -277,9 +277,7 @@ class HuggingFaceTarget:
         outputs = self._run_packed(ids, positions, layout, slots, feature_layers) if part is None else None
         if outputs is None:
             output = self._run(ids, positions, layout, slots, feature_layers, part=part)
-            outputs = [
-                self._lane_output(output, row, len(tree), feature_layers, part) for row, tree in enumerate(rows)
-            ]
+            outputs = [self._lane_output(output, row, len(tree), feature_layers, part) for row, tree in enumerate(rows)]
         self._in_flight = dict(trees)
         self._rows = {lane: list(range(len(tree))) for lane, tree in trees.items()}
         return {lane: output for lane, output in zip(lanes, outputs, strict=True) if lane in trees}
