@@ -129,6 +129,19 @@ class ScriptedTarget:
         self.lengths[lane] = len(prompt) - 1
         return {}
 
+    def feed(self, lane: int, tokens: Sequence[int], feature_layers: tuple[int, ...] = ()) -> dict[int, Any]:
+        done = self.lengths[lane]
+        assert list(tokens) == self._script[done : done + len(tokens)]
+        self.lengths[lane] += len(tokens)
+        return {}
+
+    def limit_rows(self, rows: int) -> None:
+        pass
+
+    @property
+    def solo_beyond(self) -> int | None:
+        return None
+
     def forward(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
         return {lane: TargetOutput(self._logits(lane, tree)) for lane, tree in trees.items()}
 

@@ -9,7 +9,7 @@ from .warning import BranchwiseWarning
 
 if TYPE_CHECKING:
     from .attention import tree_attention
-    from .decode import Generation, SpeculativeOutput, Speculator, custom_generate, generate
+    from .decode import Engine, Generation, SpeculativeOutput, Speculator, custom_generate, generate
     from .target import UnsupportedModel
     from .tree import TokenGraph, TokenTree
     from .verify import Grammar
@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 #: where each public name lives; imported on first use, so that ``import branchwise`` stays quick
 _HOMES = {
+    "Engine": "decode",
     "Generation": "decode",
     "Grammar": "verify",
     "SpeculativeOutput": "decode",
@@ -32,6 +33,7 @@ _HOMES = {
 
 __all__ = [
     "BranchwiseWarning",
+    "Engine",
     "Generation",
     "Grammar",
     "SpeculativeOutput",

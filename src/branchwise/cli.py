@@ -353,6 +353,84 @@ bench_app.command()(reports_errors(cli_roofline.attention))
 bench_app.command()(reports_errors(cli_roofline.forward))
 
 
+@app.command()
+@reports_errors
+def serve(
+    model: Model = "default",
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 is everywhere.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
+    served_name: Annotated[str | None, typer.Option(help="What clients call the model.", show_default="MODEL")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="BRANCHWISE_API_KEY", help="What clients must present; better given by the environment."),
+    ] = None,
+    drafter: Drafter = "auto",
+    draft_model: DraftModel = None,
+    head: Head = None,
+    rule: Annotated[str, typer.Option(help="auto, match, ... for requests that sample.")] = "auto",
+    budget: Annotated[str, typer.Option(help="auto, or nodes per tree; 1 is plain decoding.")] = "auto",
+    max_lanes: Annotated[int, typer.Option(help="Most requests served at once.")] = 16,
+    pool_tokens: Annotated[int, typer.Option(help="Rows of keys and values over all requests.")] = 32_768,
+    queue: Annotated[int, typer.Option(help="Most requests that wait.")] = 256,
+    prefix_megabytes: Annotated[int, typer.Option(help="Memory for shared beginnings of prompts; 0 is off.")] = 256,
+    max_prompt_tokens: Annotated[
+        int | None, typer.Option(help="Longest prompt.", show_default="what the model takes")
+    ] = None,
+    max_body_bytes: Annotated[int, typer.Option(help="Largest body of a request.")] = 4 * 2**20,
+    max_streams: Annotated[int, typer.Option(help="Most completions in progress, waiting ones included.")] = 256,
+    grace_seconds: Annotated[float, typer.Option(help="When ending, time for running requests to finish.")] = 30.0,
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts and outputs to the log.")] = False,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Serve a model over HTTP, as OpenAI's API does. Ends on Ctrl-C or SIGTERM, running requests first.
+
+    The log on stderr has one JSON object per line and no text of prompts or outputs.
+    """
+    _check_choices(drafter, budget, draft_model, None, head)
+    try:
+        from .serve.run import Server
+    except ImportError as error:
+        missing = error.name or "a package"
+        raise ImportError(f"{missing} is missing; the server needs: pip install 'branchwise[serve]'") from None
+    import logging
+
+    from .decode import Engine
+    from .serve.settings import ServerSettings
+
+    settings = ServerSettings(
+        model_name=served_name or _shown_model(model),
+        api_key=api_key,
+        body_bytes=max_body_bytes,
+        prompt_tokens=max_prompt_tokens,
+        open_requests=max_streams,
+        grace_seconds=grace_seconds,
+        log_prompts=log_prompts,
+    )
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("branchwise").setLevel(logging.INFO)
+    loaded, tokenizer = _load(model, dtype, device, threads)
+    options = _drafter_options(draft_model, None, dtype, device, tokenizer)
+    if head is not None:
+        options["head"] = head
+    engine = Engine(
+        loaded,
+        tokenizer,
+        drafter=drafter,
+        drafter_options=options,
+        rule=rule,
+        budget=_number_or_auto(budget),
+        max_lanes=max_lanes,
+        pool_tokens=pool_tokens,
+        queue_limit=queue,
+        prefix_bytes=prefix_megabytes * 2**20,
+    )
+    typer.echo(f"branchwise: {settings.model_name} on http://{host}:{port}", err=True)
+    Server(engine, settings, host, port).run()
+
+
 @app.command("verify-lossless")
 @reports_errors
 def verify_lossless(

@@ -20,6 +20,7 @@ def script(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
     return module
 
@@ -83,4 +84,22 @@ def test_early_exits_write_the_same_in_both_modes(
     reuse, recompute = record["methods"]["reuse-1"], record["methods"]["recompute-1"]
     assert reuse["tokens_per_step"] == recompute["tokens_per_step"], "they draft the same trees"
     assert reuse["ratio_to_recompute"] > 0
+    assert str(tmp_path) not in json.dumps(record)
+
+
+def test_serving_gives_equal_texts_with_and_without_trees(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder = save_tiny_model(tmp_path / "model")
+    lines = [{"question_id": str(i), "category": "c", "turns": [f"prompt {i}"]} for i in range(3)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    options = ["--prompts", str(tmp_path / "prompts.jsonl"), "--model", str(folder), "--dtype", "float64"]
+    options += ["--loads", "1", "3", "--new", "8", "--repeats", "1", "--long-prompt", "100"]
+    monkeypatch.setattr(sys, "argv", ["serving.py", *options])
+    script("serving").main()  # the exit code depends on the machine's mood when gaps are a few milliseconds
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [load["requests"] for load in record["loads"]] == [2, 6]
+    assert all(load["different_texts"] == 0 and load["ratio"] > 0 for load in record["loads"])
+    assert record["beside_long_prompt"]["prompt_tokens"] == 100 and record["beside_long_prompt"]["read_seconds"] > 0
+    assert all(load["plain"]["drafted_per_step"] == 0 for load in record["loads"])
     assert str(tmp_path) not in json.dumps(record)

@@ -41,7 +41,7 @@ def left_padded(prompts, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, mask
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", SUPPORTED, ids=lambda family: family.name)
 def test_ragged_trees_in_one_forward_get_the_logits_of_each_row_alone(family):
     model = build(family)
     trees = [
@@ -270,3 +270,39 @@ def test_statistics_come_per_row():
         assert sum(len(record.tokens) for record in generation.records) == NEW
         assert generation.steps == len(generation.seconds) <= NEW
         assert generation.accepted_drafts == NEW - generation.steps
+
+
+def test_ragged_trees_cost_by_their_nodes_and_not_by_the_largest():
+    """Four trees of 1, 2, 6 and 13 nodes are 22 tokens for the model, not four times thirteen."""
+    model = tiny_llama()
+    target = HuggingFaceTarget(model)
+    lanes = [target.open() for _ in PROMPTS]
+    for lane, prompt in zip(lanes, PROMPTS, strict=True):
+        target.prefill(lane, prompt)
+    trees = [random_tree(prompt[-1], size, seed=size) for prompt, size in zip(PROMPTS, SIZES, strict=True)]
+    seen = []
+    hook = model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape))
+    target.forward(dict(zip(lanes, trees, strict=True)))
+    hook.remove()
+    assert seen == [(1, sum(SIZES))]
+
+
+def test_trees_that_grow_after_a_ragged_forward_get_the_logits_of_each_row_alone():
+    """The first forward goes packed through the model, what the trees grow by does not."""
+    model = tiny_llama()
+    first = [random_tree(prompt[-1], size, seed=size) for prompt, size in zip(PROMPTS, SIZES, strict=True)]
+    grown = [TokenTree((*tree.tokens, 5, 9), (*tree.parents, 0, len(tree))) for tree in first]
+    together = HuggingFaceTarget(model)
+    lanes = [together.open() for _ in PROMPTS]
+    for lane, prompt in zip(lanes, PROMPTS, strict=True):
+        together.prefill(lane, prompt)
+    together.forward(dict(zip(lanes, first, strict=True)))
+    outputs = together.extend(dict(zip(lanes, grown, strict=True)))
+    for lane, prompt, tree in zip(lanes, PROMPTS, grown, strict=True):
+        alone = HuggingFaceTarget(model)
+        only = alone.open()
+        alone.prefill(only, prompt)
+        expected = alone.forward({only: tree})[only].logits[-2:]
+        torch.testing.assert_close(outputs[lane].logits, expected, rtol=0, atol=1e-10)
+    together.commit({lane: tree.path(len(tree) - 1) for lane, tree in zip(lanes, grown, strict=True)})
+    together.cache.check_integrity()

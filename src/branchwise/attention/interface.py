@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..cache.packing import Packing
 from .layout import TreeLayout
 from .registry import Backend
 
@@ -37,6 +38,8 @@ class AttentionStep:
         committed_rows: layer index -> committed rows per batch row in that layer's cache.
         window_of: layer index -> the window its cache was trimmed to, or None.
         backend: computes the attention.
+        packing: how queries bring the nodes of all rows in one, or None when there is one row per batch row. Keys and
+            values come from the cache, which has spread them already.
         layers_seen: layer indices in the order they called; the target checks that each came once.
     """
 
@@ -44,6 +47,7 @@ class AttentionStep:
     committed_rows: Callable[[int], tuple[int, ...]]
     window_of: Callable[[int], int | None]
     backend: Backend
+    packing: Packing | None = None
     layers_seen: list[int] = field(default_factory=list)
 
 
@@ -64,7 +68,7 @@ def _no_mask(*args: Any, **kwargs: Any) -> None:
 
 def _attend(
     module: nn.Module,
-    query: Tensor,  # [B, H, N, D]
+    query: Tensor,  # [B, H, N, D], or packed [1, H, T, D]
     key: Tensor,  # [B, K, S + N, D]
     value: Tensor,  # [B, K, S + N, Dv]
     attention_mask: Tensor | None,
@@ -85,6 +89,8 @@ def _attend(
     step = branchwise_step
     step.layers_seen.append(layer_idx)
     windows = [window for window in (sliding_window, step.window_of(layer_idx)) if window is not None]
+    if step.packing is not None:
+        query = step.packing.spread(query)
     out = step.backend(
         query,
         key,
@@ -96,4 +102,6 @@ def _attend(
         softcap=softcap,
         sinks=s_aux,
     )
-    return out.transpose(1, 2), None  # [B, N, H, Dv]
+    if step.packing is not None:
+        out = step.packing.gather(out)
+    return out.transpose(1, 2), None  # [B, N, H, Dv] or [1, T, H, Dv]

@@ -1,6 +1,8 @@
 """Keys and values of committed tokens and of the tree in flight: append, commit a path, roll back, lanes."""
 
+from .packing import Packing
+from .snapshot import Snapshot
 from .tree_cache import TreeCache
 from .tree_layer import TreeLayer
 
-__all__ = ["TreeCache", "TreeLayer"]
+__all__ = ["Packing", "Snapshot", "TreeCache", "TreeLayer"]

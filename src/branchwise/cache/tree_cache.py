@@ -18,6 +18,8 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from .fused_commit import can_fuse, move_paths
+from .packing import Packing
+from .snapshot import Snapshot
 from .tree_layer import TreeLayer
 
 
@@ -36,6 +38,15 @@ class TreeCache(Cache):
         self._next_lane = 0
         for layer in self.layers:
             layer.slots = max(1, lanes)
+
+    def limit_rows(self, rows: int) -> None:
+        """From now on no layer allocates more than ``rows`` rows over all its slots, as far as what is in use allows.
+
+        Slots are all as long as the longest, so lanes in use take ``lanes * longest`` rows: who opens lanes must keep
+        that below the limit.
+        """
+        for layer in self.layers:
+            layer.row_limit = rows
 
     # lanes
 
@@ -122,6 +133,11 @@ class TreeCache(Cache):
         for layer in self.layers:
             layer.writing = slots
 
+    def expect(self, packing: Packing | None) -> None:
+        """Says how the nodes of the next forward come: packed, or one batch row per slot."""
+        for layer in self.layers:
+            layer.packing = packing
+
     def committed_rows(self, layer_idx: int) -> tuple[int, ...]:
         """Committed rows that a layer holds for each slot being written (fewer than tokens where a window trims)."""
         layer = self.layers[layer_idx]
@@ -187,10 +203,38 @@ class TreeCache(Cache):
         for layer in self.layers:
             layer.in_flight = 0
             layer.writing = range(0)
+            layer.packing = None
 
     def _refuse_in_flight(self, what: str) -> None:
         if any(layer.in_flight for layer in self.layers):
             raise RuntimeError(f"cannot {what} while a tree is in flight; commit or roll back first")
+
+    # rows that outlive their lane
+
+    def snapshot(self, lane: int) -> Snapshot:
+        """A copy of the lane's committed rows."""
+        self._refuse_in_flight("copy a lane")
+        slot = self.slot(lane)
+        return Snapshot(self.length(lane), [layer.copy_rows(slot) for layer in self.layers], self._windows())
+
+    def restore(self, lane: int, snapshot: Snapshot, tokens: int) -> None:
+        """Gives an empty lane the first ``tokens`` tokens of a snapshot, bit for bit.
+
+        Raises:
+            ValueError: the lane is not empty, or the snapshot does not hold what so many tokens need.
+        """
+        self._refuse_in_flight("fill a lane")
+        if self.length(lane):
+            raise ValueError(f"lane {lane} holds {self.length(lane)} tokens already: only an empty lane can be filled")
+        if not 0 < tokens <= snapshot.reach(tokens):
+            raise ValueError(f"a snapshot of {snapshot.tokens} tokens cannot serve the first {tokens} of them")
+        slot = self.slot(lane)
+        for layer, rows in zip(self.layers, snapshot.first(tokens), strict=True):
+            layer.write_rows(slot, *rows)
+        self._length[lane] = tokens
+
+    def _windows(self) -> list[int | None]:
+        return [layer.window for layer in self.layers]
 
     # looking in
 

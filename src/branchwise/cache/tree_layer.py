@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
+from .packing import Packing
+
 GROWTH = 1.25
 
 
@@ -43,7 +45,9 @@ class TreeLayer(CacheLayerMixin):
         self.kept: list[int] = []
         self.expected_rows = 0
         self.slots = 1  # allocated along the batch axis
+        self.row_limit: int | None = None  # most rows to allocate over all slots
         self.writing = range(0)
+        self.packing: Packing | None = None  # how the forward in flight brings the nodes of several lanes in one row
         self.base = 0  # first tree row of the forward in flight
         self.in_flight = 0
 
@@ -65,9 +69,13 @@ class TreeLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocates the buffers: heads, widths, dtype and device are those of the first update."""
-        rows = max(self.base + key_states.shape[2], self.expected_rows)
+        needed = self.base + key_states.shape[2]
+        rows = max(needed, self.expected_rows)
         if self.window is not None:
-            rows = max(self.base + key_states.shape[2], min(rows, self.window - 1 + self.slack + key_states.shape[2]))
+            rows = max(needed, min(rows, self.window - 1 + self.slack + key_states.shape[2]))
+        if self.row_limit is not None and rows * self.slots > self.row_limit:
+            self.slots = max(1, len(self.kept))
+            rows = max(needed, min(rows, self.row_limit // self.slots))
         self.keys = self._zeros(key_states, self.slots, rows)
         self.values = self._zeros(value_states, self.slots, rows)
         self.is_initialized = True
@@ -76,11 +84,14 @@ class TreeLayer(CacheLayerMixin):
         """Writes N rows after the committed ones of the slots being written; returns all rows up to them.
 
         ``key_states`` is ``[B, K, N, D]``, one row of the batch per slot in `writing`, ``value_states`` is
-        ``[B, K, N, Dv]``. Whatever else a model passes is for other caches.
+        ``[B, K, N, Dv]``; or both are packed, ``[1, K, T, D]``, as `packing` says. Whatever else a model passes is for
+        other caches.
 
         Returns:
             keys ``[B, K, S + N, D]`` and values ``[B, K, S + N, Dv]``, views into the buffers.
         """
+        if self.packing is not None:
+            key_states, value_states = self.packing.spread(key_states), self.packing.spread(value_states)
         batch, _, width, _ = key_states.shape
         if batch != len(self.writing):
             raise RuntimeError(f"the forward has {batch} rows but the cache expects {len(self.writing)}")
@@ -139,6 +150,23 @@ class TreeLayer(CacheLayerMixin):
                 assert buffer is not None
                 buffer[target, :, :rows] = buffer[source, :, :rows]
 
+    def copy_rows(self, slot: int) -> tuple[Tensor, Tensor]:
+        """A copy of a slot's rows: keys ``[K, S, D]`` and values ``[K, S, Dv]``."""
+        assert self.keys is not None and self.values is not None
+        kept = self.kept[slot]
+        return self.keys[slot, :, :kept].clone(), self.values[slot, :, :kept].clone()
+
+    def write_rows(self, slot: int, keys: Tensor, values: Tensor) -> None:
+        """Makes ``keys [K, S, D]`` and ``values [K, S, Dv]`` the slot's committed rows."""
+        if not self.is_initialized:
+            self.base = 0
+            self.lazy_initialization(keys[None], values[None])
+        self._reserve(keys.shape[1], self.slots)
+        assert self.keys is not None and self.values is not None
+        self.keys[slot, :, : keys.shape[1]] = keys
+        self.values[slot, :, : values.shape[1]] = values
+        self.kept[slot] = keys.shape[1]
+
     def release(self) -> None:
         """Gives the buffers back; the next update allocates anew, for the lanes that are open by then."""
         # transformers annotates these as optional in the base class, which mypy does not follow here
@@ -149,15 +177,21 @@ class TreeLayer(CacheLayerMixin):
 
     def reserve_slots(self, slots: int) -> None:
         """Makes room for ``slots`` along the batch axis."""
-        if self.is_initialized:
-            self._reserve(self.capacity, slots)
         self.slots = max(self.slots, slots)
+        if self.is_initialized:
+            self._reserve(max(self.kept, default=0), slots)
 
     def _reserve(self, rows: int, slots: int) -> None:
         assert self.keys is not None and self.values is not None
-        if rows <= self.capacity and slots <= self.keys.shape[0]:
+        allocated = self.keys.shape[0]
+        if rows <= self.capacity and slots <= allocated:
             return
-        rows, slots = _grow(self.capacity, rows), _grow(self.keys.shape[0], slots)
+        needed = max(rows, *self.kept)
+        rows, slots = _grow(self.capacity, rows), _grow(allocated, slots)
+        if self.row_limit is not None and rows * slots > self.row_limit:
+            # no room to spare: what long or many lanes left behind on the other axis goes first
+            self.slots = slots = len(self.kept)
+            rows = max(needed, min(rows, self.row_limit // slots))
         # keys first, then values: at most one old buffer is alive beside its successor
         self.keys = self._grown(self.keys, slots, rows)
         self.values = self._grown(self.values, slots, rows)
@@ -167,7 +201,8 @@ class TreeLayer(CacheLayerMixin):
         used = max(self.kept, default=0)
         if self.in_flight:
             used = max(used, self.base + self.in_flight)
-        new[: old.shape[0], :, :used] = old[:, :, :used]
+        common = min(len(old), slots)
+        new[:common, :, :used] = old[:common, :, :used]
         return new
 
     @staticmethod

@@ -1,11 +1,16 @@
-"""The loop: session, stopping, streaming, statistics."""
+"""The loop: session, stopping, streaming, statistics; and the engine, which runs it for many users."""
 
+from .engine import Engine
+from .handle import Handle, RequestCancelled
 from .logprobs import TokenLogprobs
 from .speculator import SpeculativeOutput, Speculator, custom_generate, generate
 from .statistics import Generation, StepSeconds
 
 __all__ = [
+    "Engine",
     "Generation",
+    "Handle",
+    "RequestCancelled",
     "SpeculativeOutput",
     "Speculator",
     "StepSeconds",

@@ -6,131 +6,167 @@ arithmetic.
 
 from __future__ import annotations
 
-import sys
 import time
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from ..draft.grammar import prune
-from ..draft.none import NoneDrafter
-from ..draft.protocol import DraftContext, Drafter, DraftState, StepRecord, TargetLane
-from ..target.protocol import Target, TargetOutput
+from ..draft.protocol import DraftContext, Drafter, StepRecord, TargetLane
+from ..target.protocol import Target
 from ..tune.budget import BudgetPolicy
+from ..tune.shared import SharedBudget
 from ..verify.coins import SeededCoins
-from ..verify.law import LawMaker, TreeLaw
+from ..verify.law import LawMaker
 from ..verify.proposal import DraftTree
-from ..verify.rule import Rule, Verdict
-from ..warning import BranchwiseWarning
-from .logprobs import TokenLogprobs, token_logprobs
+from ..verify.rule import Rule
+from .drafting import Drafting, lone_root
+from .lane import Decision, Lane, Turn
+from .logprobs import token_logprobs
 from .request import Request
 from .statistics import Generation, StepClock, StepSeconds
-from .stopping import Stop, StopWatch
+from .stopping import StopWatch
 from .text import TextStream
 
 
-@dataclass(eq=False)
-class Lane:
-    """One request on its way through the loop."""
+@contextmanager
+def _own_grad_mode() -> Iterator[None]:
+    """No gradients, as in transformers, and no inference tensors.
 
-    request: Request
-    number: int  # the target's lane
-    rule: Rule
-    laws: LawMaker
-    coins: SeededCoins
-    context: DraftContext
-    draft_state: DraftState
-    watch: StopWatch
-    prefill_seconds: float
-    generated: list[int] = field(default_factory=list)
-    records: list[StepRecord] = field(default_factory=list)
-    seconds: list[StepSeconds] = field(default_factory=list)
-    raw_logits: list[Tensor] = field(default_factory=list)  # [V] per emitted token, if asked for
-    scores: list[Tensor] = field(default_factory=list)  # [V] per emitted token, if asked for
-    logprobs: list[TokenLogprobs] = field(default_factory=list)  # per emitted token, if asked for
-    stop: Stop | None = None
-
-    def __post_init__(self) -> None:
-        padding = self.request.padding
-        #: the committed tokens as processors see them: one list with the context's unless there is padding
-        self.row = [*padding, *self.context.tokens] if padding else self.context.tokens
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Takes emitted tokens in."""
-        self.generated.extend(tokens)
-        self.context.tokens.extend(tokens)
-        if self.row is not self.context.tokens:
-            self.row.extend(tokens)
-
-    @property
-    def position(self) -> int:
-        """Committed tokens, the root included, without padding: the position of the next token."""
-        return len(self.context.tokens)
-
-
-@dataclass(frozen=True, eq=False)
-class Decision:
-    """What one lane's step came to before stopping: the verdict and the law behind it."""
-
-    verdict: Verdict
-    law: TreeLaw
-
-    def tokens(self, draft: DraftTree) -> tuple[int, ...]:
-        """The run: accepted tokens, then the bonus token."""
-        return (*(draft.tree.tokens[node] for node in self.verdict.path[1:]), self.verdict.bonus)
+    A lane may be opened inside `torch.inference_mode` and step outside, where what was made inside is read-only.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 class Session:
     """Runs requests side by side until each has stopped. One forward per step for all of them.
+
+    `add` and `step` are all that a fixed set of requests needs. Who moves requests in and out between steps uses the
+    parts of `add`: `make`, `open`, `read`, `start`; and `suspend`, after which a lane may be opened again.
 
     Args:
         target: scores trees and keeps the cache.
         drafter: proposes trees; serves all lanes.
         budget: decides how large each lane's tree may be.
         tokenizer: needed for text and for stop strings.
+        isolates: an exception that concerns one lane ends that lane alone, and is kept in `Lane.error`. Otherwise the
+            step raises it.
+        clock: seconds, as `time.perf_counter` gives them.
     """
 
-    def __init__(self, target: Target, drafter: Drafter, budget: BudgetPolicy, tokenizer=None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        budget: BudgetPolicy | SharedBudget,
+        tokenizer=None,
+        *,
+        isolates: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.target = target
         self.drafter = drafter
         self.budget = budget
         self.tokenizer = tokenizer
+        # a drafter may work inside the target, and fail with rows in flight there
+        self._drafting = Drafting(drafter, isolates, on_failure=target.rollback)
+        self.isolates = isolates
+        self.clock = clock
         self.active: list[Lane] = []
 
+    # a lane's way in and out
+
+    @_own_grad_mode()
     def add(self, request: Request, rule: Rule) -> Lane:
         """Checks and prefills one request; it takes part from the next `step` on."""
-        with _own_grad_mode():
-            return self._add(request, rule)
+        lane = self.make(request, rule)
+        began = self.clock()
+        self.open(lane)
+        with self._freed_on_error(lane):
+            features = self.target.prefill(lane.number, lane.context.tokens, self.drafter.feature_layers)
+            lane.features = {layer: [rows] for layer, rows in features.items()}
+            lane.read += lane.unread
+        self.start(lane)
+        lane.prefill_seconds = self.clock() - began
+        return lane
 
-    def _add(self, request: Request, rule: Rule) -> Lane:
-        began = time.perf_counter()
+    @_own_grad_mode()
+    def make(self, request: Request, rule: Rule) -> Lane:
+        """Checks one request; the lane has no place in the target yet.
+
+        Raises:
+            ValueError: the request cannot run; says why.
+        """
         request.check(self.target.vocab_size, self.target.context_limit)
         prompt = list(request.prompt)
         # a stop string may be, or hold, a special token
         text = TextStream(self.tokenizer, skip_special_tokens=False) if self.tokenizer is not None else None
         coins = SeededCoins(request.seed, request.return_index)
         watch = StopWatch(request.stop, (*request.padding, *prompt), len(prompt), text)
-        number = self.target.open(len(prompt) + self.budget.largest, longest=len(prompt) + watch.room)
+        context = DraftContext(prompt, self.target.vocab_size)
+        context.grammar = request.grammar.start() if request.grammar is not None else None
+        context.sampler = request.sampler
+        return Lane(request, rule, LawMaker(request.sampler, context.grammar), coins, context, watch)
+
+    @_own_grad_mode()
+    def open(self, lane: Lane) -> None:
+        """Gives the lane a place in the target, with nothing read."""
+        tokens = len(lane.context.tokens)
+        lane.place = self.target.open(tokens + self.budget.largest, longest=tokens + lane.watch.left)
+        lane.context.place = TargetLane(self.target, lane.place)
+        lane.read = 0
+        lane.features = {}
+
+    @_own_grad_mode()
+    def read(self, lane: Lane, count: int) -> None:
+        """Reads the next ``count`` of the tokens before the root, in one forward.
+
+        Raises:
+            Exception: whatever the target raised; the lane has lost its place.
+        """
+        began = self.clock()
+        tokens = lane.context.tokens[lane.read : min(lane.read + count, len(lane.context.tokens) - 1)]
+        with self._freed_on_error(lane):
+            features = self.target.feed(lane.number, tokens, self.drafter.feature_layers)
+            self._synchronize()
+        lane.read += len(tokens)
+        for layer, rows in features.items():
+            lane.features.setdefault(layer, []).append(rows)
+        lane.prefill_seconds += self.clock() - began
+
+    @_own_grad_mode()
+    def start(self, lane: Lane) -> None:
+        """Lets a lane that has read all of its tokens take part in steps.
+
+        Raises:
+            Exception: whatever the drafter raised; the lane has lost its place.
+        """
+        assert not lane.unread, f"{lane.unread} tokens of the lane are unread"
+        lane.context.features = {layer: torch.cat(parts) for layer, parts in lane.features.items()}
+        lane.features = {}
+        with self._freed_on_error(lane):
+            self._drafting.start(lane)
+        self.active.append(lane)
+
+    def suspend(self, lane: Lane) -> None:
+        """Takes a lane out and frees everything it holds in target and drafter. What it has generated stays."""
+        if lane in self.active:
+            self.active.remove(lane)
+        if lane.place is not None:
+            self.target.free(lane.place)
+            lane.place = lane.context.place = None
+        self._drafting.finish(lane)
+
+    @contextmanager
+    def _freed_on_error(self, lane: Lane) -> Iterator[None]:
         try:
-            features = self.target.prefill(number, prompt, self.drafter.feature_layers)
-            context = DraftContext(prompt, self.target.vocab_size, dict(features))
-            context.place = TargetLane(self.target, number)
-            context.grammar = request.grammar.start() if request.grammar is not None else None
-            context.sampler = request.sampler
-            state = self.drafter.start(context)
+            yield
         except BaseException:
             self.target.rollback()
-            self.target.free(number)
+            self.suspend(lane)
             raise
-        seconds = time.perf_counter() - began
-        laws = LawMaker(request.sampler, context.grammar)
-        lane = Lane(request, number, rule, laws, coins, context, state, watch, seconds)
-        self.active.append(lane)
-        return lane
 
     def step(self) -> list[Lane]:
         """One step of every active lane; returns the lanes that took part. Those that stopped have left."""
@@ -141,41 +177,58 @@ class Session:
         lanes = list(self.active)
         if not lanes:
             return []
-        clock = StepClock()
-        drafts = self._propose(lanes)
+        clock = StepClock(self.clock)
+        turns = [Turn(*row) for row in zip(lanes, self._propose(lanes), strict=True)]
         clock.lap("draft")
-        outputs = self._forward(lanes, drafts)
-        if _is_spoiled(drafts, outputs):
+        self._forward(turns)
+        if _is_spoiled(turns):
             self.target.rollback()
-            drafts = NoneDrafter().propose([None] * len(lanes), [lane.context for lane in lanes], [1] * len(lanes))
-            outputs = self._forward(lanes, drafts)
+            for turn in turns:
+                turn.draft = lone_root(turn.lane)
+            self._forward(turns)
         clock.lap("forward")
-        decisions = [self._decide(*row) for row in zip(lanes, drafts, outputs, strict=True)]
+        turns = self._survivors(turns, self._decide)
         clock.lap("verify")
-        self.target.commit({lane.number: d.verdict.path for lane, d in zip(lanes, decisions, strict=True)})
+        self.target.commit({turn.number: turn.decision.verdict.path for turn in turns})
         clock.lap("commit")
-        records = [self._emit(*row) for row in zip(lanes, drafts, decisions, outputs, strict=True)]
+        for turn in turns:
+            turn.lane.read += len(turn.decision.verdict.path)
+        turns = self._survivors(turns, self._emit)
         clock.lap("other")
-        self._observe(lanes, records)
+        self._drafting.observe(turns)
         clock.lap("draft")
         self._close_stopped(lanes)
         clock.lap("other")
         seconds = clock.read()
-        for lane, record in zip(lanes, records, strict=True):
-            lane.records.append(replace(record, output=None))
-            lane.seconds.append(seconds)
-        self.budget.learn([len(draft.tree) for draft in drafts], [d.verdict.path for d in decisions], seconds)
-        for lane, record in zip(lanes, records, strict=True):
-            if lane.request.on_tokens is not None:
-                lane.request.on_tokens(record.tokens)
+        for turn in turns:
+            turn.lane.records.append(replace(turn.record, output=None))
+            turn.lane.seconds.append(seconds)
+        if turns:
+            self._learn_cost(turns, seconds)
+        self._survivors(turns, _hand_out)
         return lanes
+
+    def _survivors(self, turns: Sequence[Turn], part: Callable[[Turn], None]) -> list[Turn]:
+        """Runs one part of the step for every turn; those that got through it."""
+        survivors = []
+        for turn in turns:
+            try:
+                part(turn)
+            except Exception as error:
+                if not self.isolates:
+                    raise
+                turn.lane.error = error
+                if turn.lane in self.active and part is _hand_out:
+                    self.suspend(turn.lane)
+            else:
+                survivors.append(turn)
+        return survivors
 
     def close(self) -> None:
         """Frees every lane; for the end and for interruptions."""
         self.target.rollback()
-        for lane in self.active:
-            self._leave(lane)
-        self.active = []
+        for lane in list(self.active):
+            self.suspend(lane)
 
     def generation(self, lane: Lane) -> Generation:
         """The finished lane's output and statistics."""
@@ -201,54 +254,35 @@ class Session:
             limit = self.target.depth_limit(lane.number)
             lane.context.max_depth = room if limit is None else min(room, limit)
             lane.context.coins = lane.coins.at(lane.position).drafting()
-        budgets = self.budget.choose(len(lanes))
-        states, contexts = [lane.draft_state for lane in lanes], [lane.context for lane in lanes]
-        try:
-            drafts = self.drafter.propose(states, contexts, budgets)
-        except Exception as error:
-            self._give_up_drafting(error)
-            return self.drafter.propose([None] * len(lanes), contexts, budgets)
-        if len(drafts) != len(lanes):
-            raise ValueError(f"drafter {self.drafter.name!r} proposed {len(drafts)} trees for {len(lanes)} lanes")
-        for lane, draft, budget in zip(lanes, drafts, budgets, strict=True):
-            self._check_draft(lane, draft, budget)
-        return [self._legal(lane, draft) for lane, draft in zip(lanes, drafts, strict=True)]
+        drafts = self._drafting.propose(lanes, self._budgets)
+        return self.budget.divide(_numbers(lanes), drafts) if isinstance(self.budget, SharedBudget) else drafts
 
-    def _legal(self, lane: Lane, draft: DraftTree) -> DraftTree:
-        grammar = lane.context.grammar
-        return draft if grammar is None else prune(draft, grammar)
+    def _budgets(self, lanes: Sequence[Lane]) -> list[int]:
+        if isinstance(self.budget, SharedBudget):
+            return self.budget.ceilings(_numbers(lanes))
+        return self.budget.choose(len(lanes))
 
-    def _check_draft(self, lane: Lane, draft: DraftTree, budget: int) -> None:
-        if not isinstance(draft, DraftTree):
-            raise TypeError(f"drafter {self.drafter.name!r} proposed a {type(draft).__name__}, not a DraftTree")
-        tree, context = draft.tree, lane.context
-        fault = None
-        if tree.tokens[0] != context.tokens[-1]:
-            fault = f"root {tree.tokens[0]}, not the last token {context.tokens[-1]}"
-        elif len(tree) > budget:
-            fault = f"{len(tree)} nodes under a budget of {budget}"
-        elif context.max_depth is not None and tree.height > context.max_depth:
-            fault = f"depth {tree.height} where {context.max_depth} is the limit"
-        elif max(tree.tokens) >= context.vocab_size:
-            fault = f"token {max(tree.tokens)} in a vocabulary of {context.vocab_size}"
-        if fault is not None:
-            raise ValueError(f"drafter {self.drafter.name!r} proposed a tree with {fault}")
+    def _forward(self, turns: Sequence[Turn]) -> None:
+        layers = self.drafter.feature_layers if any(turn.lane.is_drafting for turn in turns) else ()
+        outputs = self.target.forward({turn.lane.number: turn.draft.tree for turn in turns}, layers)
+        self._synchronize()
+        for turn in turns:
+            turn.scored = outputs[turn.lane.number]
 
-    def _forward(self, lanes: Sequence[Lane], drafts: Sequence[DraftTree]) -> list[TargetOutput]:
-        trees = {lane.number: draft.tree for lane, draft in zip(lanes, drafts, strict=True)}
-        outputs = self.target.forward(trees, self.drafter.feature_layers)
+    def _synchronize(self) -> None:
         if self.target.device.type == "cuda":
             torch.cuda.synchronize(self.target.device)  # so that the forward's time is booked as the forward's
-        return [outputs[lane.number] for lane in lanes]
 
-    def _decide(self, lane: Lane, draft: DraftTree, output: TargetOutput) -> Decision:
-        law = lane.laws.laws(draft, lane.row, output.logits)
-        return Decision(lane.rule.accept(draft, law, lane.coins.at(lane.position)), law)
+    def _decide(self, turn: Turn) -> None:
+        lane = turn.lane
+        law = lane.laws.laws(turn.draft, lane.row, turn.output.logits)
+        turn.decided = Decision(lane.rule.accept(turn.draft, law, lane.coins.at(lane.position)), law)
 
-    def _emit(self, lane: Lane, draft: DraftTree, decision: Decision, output: TargetOutput) -> StepRecord:
+    def _emit(self, turn: Turn) -> None:
+        lane, output, decision = turn.lane, turn.output, turn.decision
         verdict = decision.verdict
         scores = [decision.law.scores(node) for node in verdict.path] if lane.request.keep_scores else []
-        tokens, lane.stop = lane.watch.take(decision.tokens(draft), scores)
+        tokens, lane.stop = lane.watch.take(decision.tokens(turn.draft), scores)
         lane.extend(tokens)
         if lane.request.keep_scores:
             lane.scores.extend(scores[: len(tokens)])
@@ -259,39 +293,19 @@ class Session:
         if lane.context.grammar is not None:
             lane.context.grammar.advance(tokens)
         lane.context.features = {layer: rows[list(verdict.path)] for layer, rows in output.features.items()}
-        return StepRecord(draft, verdict, tokens, output)
+        turn.recorded = StepRecord(turn.draft, verdict, tokens, output)
 
-    def _observe(self, lanes: Sequence[Lane], records: Sequence[StepRecord]) -> None:
-        try:
-            self.drafter.observe([lane.draft_state for lane in lanes], records)
-        except Exception as error:
-            self._give_up_drafting(error)
-
-    def _give_up_drafting(self, error: Exception) -> None:
-        """The output does not depend on drafts, so a broken drafter costs speed and one warning, not the text."""
-        warnings.warn(
-            f"drafter {self.drafter.name!r} failed ({type(error).__name__}: {error}); continuing with plain decoding",
-            BranchwiseWarning,
-            stacklevel=_levels_to_the_user(),
-        )
-        for lane in self.active:
-            with suppress(Exception):  # it is broken already
-                self._finish_drafting(lane)
-        self.drafter = NoneDrafter()
+    def _learn_cost(self, turns: Sequence[Turn], seconds: StepSeconds) -> None:
+        paths = [turn.decision.verdict.path for turn in turns]
+        if isinstance(self.budget, SharedBudget):
+            self.budget.learn_shares([turn.number for turn in turns], [turn.draft for turn in turns], paths, seconds)
+        else:
+            self.budget.learn([len(turn.draft.tree) for turn in turns], paths, seconds)
 
     def _close_stopped(self, lanes: Sequence[Lane]) -> None:
         for lane in lanes:
-            if lane.stop is not None:
-                self._leave(lane)
-                self.active.remove(lane)
-
-    def _leave(self, lane: Lane) -> None:
-        self.target.free(lane.number)
-        self._finish_drafting(lane)
-
-    def _finish_drafting(self, lane: Lane) -> None:
-        if hasattr(self.drafter, "finish"):
-            self.drafter.finish(lane.draft_state)
+            if lane.stop is not None or lane.error is not None:
+                self.suspend(lane)
 
     def _text(self, lane: Lane) -> str | None:
         if self.tokenizer is None:
@@ -303,29 +317,20 @@ class Session:
         return text[: min((start for start in starts if start >= 0), default=len(text))]
 
 
-@contextmanager
-def _own_grad_mode() -> Iterator[None]:
-    """No gradients, as in transformers, and no inference tensors.
-
-    A lane may be opened inside `torch.inference_mode` and step outside, where what was made inside is read-only.
-    """
-    with torch.inference_mode(False), torch.no_grad():
-        yield
-
-
-def _levels_to_the_user() -> int:
-    """For a warning of the calling function: how far up the stack this package was called."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("branchwise"):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-def _is_spoiled(drafts: Sequence[DraftTree], outputs: Sequence[TargetOutput]) -> bool:
+def _is_spoiled(turns: Sequence[Turn]) -> bool:
     """Whether a root's logits are NaN that may be finite without drafts.
 
     A drafted token can be one that the model computes NaN for (float16 overflows, rows of the embedding never trained).
     Attention hides it from the others with a weight of zero, but zero times NaN is NaN. Plain decoding never meets it.
     """
-    drafted = any(len(draft.tree) > 1 for draft in drafts)
-    return drafted and bool(torch.stack([output.logits[0, 0] for output in outputs]).isnan().any())
+    drafted = any(len(turn.draft.tree) > 1 for turn in turns)
+    return drafted and bool(torch.stack([turn.output.logits[0, 0] for turn in turns]).isnan().any())
+
+
+def _numbers(lanes: Sequence[Lane]) -> list[int]:
+    return [lane.number for lane in lanes]
+
+
+def _hand_out(turn: Turn) -> None:
+    if turn.lane.request.on_tokens is not None:
+        turn.lane.request.on_tokens(turn.record.tokens)

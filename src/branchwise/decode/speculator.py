@@ -19,17 +19,17 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
 
 from ..draft.protocol import Drafter
-from ..draft.registry import check_drafter_name, make_drafter
-from ..target.huggingface import HuggingFaceTarget
 from ..target.protocol import Target
 from ..tune.budget import BudgetPolicy, make_budget
 from ..verify.grammar import Grammar
 from ..verify.registry import resolve_rule
 from ..verify.rule import Rule
+from .attach import as_target, drafter_for
 from .grammar import under_grammar
+from .lane import Lane
 from .logprobs import with_logprobs
 from .orders import Order, orders_from_arguments, orders_from_callback
-from .session import Lane, Session
+from .session import Session
 from .statistics import Generation
 from .text import ShownText
 
@@ -75,18 +75,11 @@ class Speculator:
         rule: str | Rule = "auto",
         budget: int | str | BudgetPolicy = "auto",
     ) -> None:
-        options = dict(drafter_options or {})
-        if "draft_model" in options:
-            options.setdefault("target_tokenizer", tokenizer)
-            if not isinstance(options["draft_model"], PreTrainedModel):
-                options.setdefault("device", getattr(model, "device", None))
-        if isinstance(drafter, str):
-            check_drafter_name(drafter, with_model="draft_model" in options)
+        self.target: Target = as_target(model)
+        self.drafter = drafter_for(self.target, tokenizer, drafter, drafter_options)
         self.budget = make_budget(budget)
         self.rule = rule
         self.tokenizer = tokenizer
-        self.target: Target = HuggingFaceTarget(model) if isinstance(model, PreTrainedModel) else _as_target(model)
-        self.drafter = make_drafter(drafter, target=self.target, **options)
         self.model = getattr(self.target, "model", None)
 
     def generate(
@@ -269,20 +262,6 @@ class Speculator:
             logits=_by_step([lane.raw_logits for lane in lanes]) if orders[0].returns_logits else None,
             branchwise=generations[0] if len(generations) == 1 else generations,
         )
-
-
-def _as_target(model: Any) -> Target:
-    """``model`` itself if it is a target; else says what to give instead."""
-    if isinstance(model, torch.nn.Module):
-        inner = "its .merge_and_unload()" if hasattr(model, "merge_and_unload") else "the model inside it"
-        inner = "its ._orig_mod" if hasattr(model, "_orig_mod") else inner
-        raise TypeError(f"{type(model).__name__} is no transformers PreTrainedModel but a wrapper; give {inner}")
-    if not hasattr(model, "prefill"):
-        raise TypeError(
-            f"the model must be a loaded transformers model or a Target, got {type(model).__name__}; "
-            "load it with AutoModelForCausalLM.from_pretrained or branchwise.hub.load"
-        )
-    return model
 
 
 def _by_step(lanes: list[list[Tensor]]) -> tuple[Tensor, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..draft.protocol import StepRecord
@@ -36,13 +37,14 @@ class StepSeconds:
 class StepClock:
     """Adds up the parts of one step: `lap` books the time since the last lap under a name."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._seconds = dict.fromkeys(("draft", "forward", "verify", "commit", "other"), 0.0)
-        self._last = time.perf_counter()
+        self._now = now
+        self._last = now()
 
     def lap(self, part: str) -> None:
         """Books the time since the last lap (or the start) under ``part``."""
-        now = time.perf_counter()
+        now = self._now()
         self._seconds[part] += now - self._last
         self._last = now
 

@@ -20,7 +20,7 @@ from ..attention.grown_layout import GrownLayout
 from ..attention.interface import STEP_KEYWORD, AttentionStep, StepMissing, register
 from ..attention.layout import TreeLayout
 from ..attention.registry import get_backend
-from ..cache import TreeCache
+from ..cache import Packing, Snapshot, TreeCache
 from ..tree import TokenTree
 from .probe import probe
 from .protocol import TargetOutput
@@ -154,6 +154,25 @@ class HuggingFaceTarget:
                 limits.append(limit)
         return max(0, min(limits)) if limits else None
 
+    @property
+    def solo_beyond(self) -> int | None:
+        """See `Target.solo_beyond`."""
+        return None if self._rotary is None else self._rotary.boundary
+
+    def limit_rows(self, rows: int) -> None:
+        """See `Target.limit_rows`."""
+        self.cache.limit_rows(rows)
+
+    def snapshot(self, lane: int) -> Snapshot:
+        """See `Target.snapshot`."""
+        return self.cache.snapshot(lane)
+
+    def restore(self, lane: int, snapshot: Snapshot, tokens: Sequence[int]) -> None:
+        """See `Target.restore`."""
+        self.cache.restore(lane, snapshot, len(tokens))
+        if lane in self._tokens:
+            self._tokens[lane] = list(tokens)
+
     # forwards
 
     @torch.no_grad()
@@ -162,36 +181,45 @@ class HuggingFaceTarget:
         tokens = list(prompt[:-1])
         if self._rotary is not None and len(prompt) > self._rotary.boundary:
             # plain decoding turns the whole prompt, root included, with the frequencies of its full length
-            chunks = [list(prompt)]
             self._long.add(lane)
+            parts = [self._read(lane, list(prompt), len(tokens), feature_layers)]
         else:
             chunks = [tokens[i : i + self.prefill_chunk] for i in range(0, len(tokens), self.prefill_chunk)]
-        features: dict[int, list[Tensor]] = {layer: [] for layer in feature_layers}
-        done = 0
-        for chunk in chunks:
-            slot = self.cache.slot(lane)
-            output = self._run(
-                torch.tensor([chunk], device=self.device),
-                torch.arange(done, done + len(chunk), device=self.device)[None],
-                TreeLayout.chain(len(chunk), device=self.device),
-                range(slot, slot + 1),
-                feature_layers,
-                last_logits_only=True,
-            )
-            kept = min(len(chunk), len(tokens) - done)
-            self.cache.commit({lane: range(kept)})
-            done += kept
-            for layer in feature_layers:
-                features[layer].append(output.hidden_states[layer][0, :kept])
+            parts = [self._read(lane, chunk, len(chunk), feature_layers) for chunk in chunks]
         if lane in self._tokens:
             self._tokens[lane] = tokens
-        return {layer: torch.cat(parts) for layer, parts in features.items() if parts}
+        return {layer: torch.cat([part[layer] for part in parts]) for layer in feature_layers if parts}
+
+    @torch.no_grad()
+    def feed(self, lane: int, tokens: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
+        """See `Target.feed`."""
+        if self.solo_beyond is not None and self.length(lane) + len(tokens) >= self.solo_beyond:
+            raise ValueError(f"a prompt that passes {self.solo_beyond} tokens cannot be fed in parts: prefill it whole")
+        features = self._read(lane, list(tokens), len(tokens), feature_layers)
+        if lane in self._tokens:
+            self._tokens[lane].extend(tokens)
+        return features
+
+    def _read(self, lane: int, tokens: list[int], keep: int, feature_layers: tuple[int, ...]) -> dict[int, Tensor]:
+        """One forward of a chain behind the lane's committed tokens; commits the first ``keep``."""
+        done, slot = self.cache.length(lane), self.cache.slot(lane)
+        output = self._run(
+            torch.tensor([tokens], device=self.device),
+            torch.arange(done, done + len(tokens), device=self.device)[None],
+            TreeLayout.chain(len(tokens), device=self.device),
+            range(slot, slot + 1),
+            feature_layers,
+            last_logits_only=True,
+        )
+        self.cache.commit({lane: range(keep)})
+        return {layer: output.hidden_states[layer][0, :keep] for layer in feature_layers}
 
     @torch.no_grad()
     def forward(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
         """See `Target.forward`. Lanes that are open but not named ride along with a lone root that is rolled back.
 
-        What a head start has run of these trees is not run again.
+        What a head start has run of these trees is not run again. Trees of different sizes go through the model packed
+        into one row, where it allows that: they cost by their nodes, not by the largest tree.
         """
         if self.head_start is not None:
             if self.head_start.covers(trees, feature_layers):
@@ -245,15 +273,35 @@ class HuggingFaceTarget:
         placeholder = TokenTree((0,), (-1,))
         rows = [trees.get(lane, placeholder) for lane in lanes]
         layout = TreeLayout.from_trees(rows, device=self.device)
-        inputs = self._inputs(lanes, [tree.tokens for tree in rows], layout)
-        output = self._run(*inputs, layout, slots, feature_layers, part=part)
+        ids, positions = self._inputs(lanes, [tree.tokens for tree in rows], layout)  # [B, N] each
+        outputs = self._run_packed(ids, positions, layout, slots, feature_layers) if part is None else None
+        if outputs is None:
+            output = self._run(ids, positions, layout, slots, feature_layers, part=part)
+            outputs = [self._lane_output(output, row, len(tree), feature_layers, part) for row, tree in enumerate(rows)]
         self._in_flight = dict(trees)
         self._rows = {lane: list(range(len(tree))) for lane, tree in trees.items()}
-        return {
-            lane: self._lane_output(output, row, len(tree), feature_layers, part)
-            for row, (lane, tree) in enumerate(zip(lanes, rows, strict=True))
-            if lane in trees
-        }
+        return {lane: output for lane, output in zip(lanes, outputs, strict=True) if lane in trees}
+
+    def _run_packed(
+        self,
+        ids: Tensor,  # [B, N]
+        positions: Tensor,  # [B, N]
+        layout: TreeLayout,
+        slots: range | None,
+        feature_layers: tuple[int, ...],
+    ) -> list[TargetOutput] | None:
+        """One forward over the real nodes alone; None where that saves nothing or the model cannot do it."""
+        if not self.replaces_attention or sum(layout.nodes) == layout.batch * layout.width:
+            return None
+        packing = Packing(layout.nodes, self.device)
+        row, places = (packing.gather(rows[:, None, :, None])[:, 0, :, 0] for rows in (ids, positions))  # [1, T] each
+        try:
+            output = self._run(row, places, layout, slots, feature_layers, packing=packing)
+        except StepMissing:
+            self.replaces_attention = False
+            self._check_own_attention()
+            return None
+        return _packed_outputs(output, layout.nodes, feature_layers)
 
     @torch.no_grad()
     def extend(
@@ -351,19 +399,21 @@ class HuggingFaceTarget:
 
     def _run(
         self,
-        input_ids: Tensor,  # [B, N]
-        position_ids: Tensor,  # [B, N]
+        input_ids: Tensor,  # [B, N], or packed [1, T]
+        position_ids: Tensor,  # likewise
         layout: TreeLayout,
         slots: range | None,  # None grows the tree in flight
         feature_layers: tuple[int, ...],
         last_logits_only: bool = False,
         part: Part | None = None,
+        packing: Packing | None = None,
     ) -> Any:
         runs = part.runs if part is not None else tuple(range(len(self.windows)))
         before = self.cache.layers[runs[0]].in_flight
         if slots is not None:
             self.cache.begin(slots)
-        step = AttentionStep(layout, self.cache.committed_rows, self.windows.__getitem__, self._backend)
+        self.cache.expect(packing)
+        step = AttentionStep(layout, self.cache.committed_rows, self.windows.__getitem__, self._backend, packing)
         arguments: dict[str, Any] = {
             "input_ids": input_ids,
             "position_ids": position_ids,
@@ -386,6 +436,8 @@ class HuggingFaceTarget:
             self._check_layers(step, before + layout.width, runs)
         except StepMissing:
             self.cache.rollback()
+            if packing is not None:
+                raise
             self.replaces_attention = False
             self._check_own_attention()
             return self._run(input_ids, position_ids, layout, slots, feature_layers, last_logits_only, part)
@@ -441,6 +493,13 @@ class HuggingFaceTarget:
         finally:
             for config, own in configs:
                 config._attn_implementation_internal = own
+
+
+def _packed_outputs(output: Any, nodes: Sequence[int], feature_layers: tuple[int, ...]) -> list[TargetOutput]:
+    """What each lane gets of a packed forward: views of its nodes."""
+    logits = output.logits[0].split(list(nodes))  # [n, V] each
+    features = {layer: output.hidden_states[layer][0].split(list(nodes)) for layer in feature_layers}
+    return [TargetOutput(rows, {layer: parts[i] for layer, parts in features.items()}) for i, rows in enumerate(logits)]
 
 
 def _chosen(rows: Mapping[int, Sequence[int]], paths: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:

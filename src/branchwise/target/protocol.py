@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..cache import Snapshot
 from ..tree import TokenTree
 
 
@@ -30,7 +31,7 @@ class Target(Protocol):
     """The model being sped up. Its law is the truth.
 
     A lane is one sequence's slot. The life of a lane: `open`, `prefill` of the prompt (all of it but the last token,
-    which is the first root), then `forward` and `commit` once per step, then `free`.
+    which is the first root) or several `feed`, then `forward` and `commit` once per step, then `free`.
     """
 
     vocab_size: int
@@ -50,6 +51,10 @@ class Target(Protocol):
 
     def prefill(self, lane: int, prompt: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
         """Commits ``prompt[:-1]`` to an empty lane, in chunks; returns their features ``{layer: [P - 1, h]}``."""
+        ...
+
+    def feed(self, lane: int, tokens: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
+        """Commits the next tokens of a prompt to a lane in one forward; returns their features ``{layer: [n, h]}``."""
         ...
 
     def forward(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
@@ -74,4 +79,21 @@ class Target(Protocol):
 
     def depth_limit(self, lane: int) -> int | None:
         """Deepest node a tree of this lane may have now (positional limits), or None when nothing limits it."""
+        ...
+
+    def snapshot(self, lane: int) -> Snapshot:
+        """A copy of the lane's committed rows, to serve other lanes with the same first tokens."""
+        ...
+
+    def restore(self, lane: int, snapshot: Snapshot, tokens: Sequence[int]) -> None:
+        """Gives an empty lane the rows of ``tokens``, the first of a snapshot."""
+        ...
+
+    def limit_rows(self, rows: int) -> None:
+        """Bounds the rows that all lanes together may take; a lane takes as many as the longest."""
+        ...
+
+    @property
+    def solo_beyond(self) -> int | None:
+        """A request that may grow past so many tokens can only run alone; None when requests never mind each other."""
         ...
