@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .cli_shared import Debug, Device, Dtype, Model, Threads, load_model, reports_errors
+
+if TYPE_CHECKING:
+    from .train.settings import TrainingSettings
+    from .train.training import Options
 
 train_app = typer.Typer(help="Train draft heads: first data, then a head, then figures.", no_args_is_help=True)
 
@@ -71,3 +75,163 @@ def parse_count(text: str) -> int:
     if count < 1:
         raise ValueError(f"there must be at least 1 token, got {text}")
     return count
+
+
+Data = Annotated[list[Path], typer.Option(help="Folder that `train data` wrote; may be repeated.")]
+Minutes = Annotated[float | None, typer.Option(help="Train for so long in all; the learning rate follows the clock.")]
+Steps = Annotated[int | None, typer.Option(help="Train for so many steps; a resumed training is exactly the same.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, if there is one.")]
+DraftVocabulary = Annotated[
+    str, typer.Option(help="Tokens the head can draft: auto (covers 98.5% of held-out answers), full, or a number.")
+]
+Features = Annotated[
+    str, typer.Option(help="The target's hidden states: keep (on disk beside the data) or recompute (each time).")
+]
+BatchTokens = Annotated[int, typer.Option(help="About how many tokens per batch.")]
+Accumulate = Annotated[int, typer.Option(help="Batches per step.")]
+Longest = Annotated[int, typer.Option(help="Longer sequences are cut.")]
+LearningRate = Annotated[float, typer.Option(help="The peak, reached after the warm-up.")]
+WarmUp = Annotated[int, typer.Option(help="Steps until the peak.")]
+Ema = Annotated[float, typer.Option(help="Decay of the average of the weights that is exported; 0: the weights.")]
+Seed = Annotated[int, typer.Option(help="Of initial weights, order and anchors.")]
+
+
+@train_app.command()
+@reports_errors
+def eagle3(
+    out: Out,
+    data: Data,
+    target: Model = "default",
+    minutes: Minutes = None,
+    steps: Steps = None,
+    resume: Resume = False,
+    unroll: Annotated[int, typer.Option(help="Steps the head runs on its own output while training.")] = 3,
+    published_only: Annotated[
+        bool, typer.Option("--published-only", help="The paper's head without this project's additions.")
+    ] = False,
+    draft_vocabulary: DraftVocabulary = "auto",
+    features: Features = "keep",
+    batch_tokens: BatchTokens = 1024,
+    accumulate: Accumulate = 1,
+    longest: Longest = 1024,
+    learning_rate: LearningRate = 2e-3,
+    warm_up: WarmUp = 40,
+    ema: Ema = 0.0,
+    seed: Seed = 0,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Train an EAGLE-3 head: one decoder layer that continues the target's hidden states."""
+    from .train.eagle3 import Eagle3Options
+    from .train.settings import TrainingSettings
+
+    settings = TrainingSettings(
+        steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up, ema=ema, seed=seed
+    )
+    options = Eagle3Options(unroll, published_only)
+    _train(options, settings, out, data, target, resume, draft_vocabulary, features, dtype, device, threads)
+
+
+@train_app.command()
+@reports_errors
+def block(
+    out: Out,
+    data: Data,
+    target: Model = "default",
+    minutes: Minutes = None,
+    steps: Steps = None,
+    resume: Resume = False,
+    layers: Annotated[int, typer.Option(help="Decoder layers of the head.")] = 2,
+    block_size: Annotated[int, typer.Option(help="Positions of a block; one less is drafted.")] = 8,
+    causal: Annotated[bool, typer.Option("--causal", help="Positions of a block see only earlier ones.")] = False,
+    anchors: Annotated[int, typer.Option(help="Blocks per text and batch.")] = 32,
+    features: Features = "keep",
+    batch_tokens: BatchTokens = 1024,
+    accumulate: Accumulate = 1,
+    longest: Longest = 1024,
+    learning_rate: LearningRate = 2e-3,
+    warm_up: WarmUp = 40,
+    ema: Ema = 0.0,
+    seed: Seed = 0,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Train a block head (DFlash; causal: JetSpec): a few layers that draft a whole block in one forward."""
+    from .train.block import BlockOptions
+    from .train.settings import TrainingSettings
+
+    settings = TrainingSettings(
+        steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up, ema=ema, seed=seed
+    )
+    options = BlockOptions(layers, block_size, causal, anchors)
+    _train(options, settings, out, data, target, resume, "full", features, dtype, device, threads)
+
+
+@train_app.command()
+@reports_errors
+def medusa(
+    out: Out,
+    data: Data,
+    target: Model = "default",
+    minutes: Minutes = None,
+    steps: Steps = None,
+    resume: Resume = False,
+    heads: Annotated[int, typer.Option(help="Tokens that are guessed.")] = 4,
+    blocks: Annotated[int, typer.Option(help="Residual blocks per head.")] = 1,
+    features: Features = "keep",
+    batch_tokens: BatchTokens = 1024,
+    accumulate: Accumulate = 1,
+    longest: Longest = 1024,
+    learning_rate: LearningRate = 1e-3,
+    warm_up: WarmUp = 40,
+    ema: Ema = 0.0,
+    seed: Seed = 0,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Train Medusa's heads: one small network per token ahead, on the last hidden state."""
+    from .train.medusa import MedusaOptions
+    from .train.settings import TrainingSettings
+
+    settings = TrainingSettings(
+        steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up, ema=ema, seed=seed
+    )
+    options = MedusaOptions(heads, blocks)
+    _train(options, settings, out, data, target, resume, "full", features, dtype, device, threads)
+
+
+def _seconds(minutes: float | None) -> float | None:
+    return None if minutes is None else 60 * minutes
+
+
+def _train(
+    options: Options,
+    settings: TrainingSettings,
+    out: Path,
+    data: list[Path],
+    target: str,
+    resume: bool,
+    draft_vocabulary: str,
+    features: str,
+    dtype: str,
+    device: str | None,
+    threads: int | None,
+) -> None:
+    from .hub import resolve
+    from .train.commands import train_head
+    from .train.training import TrainingOrder
+
+    if features not in ("keep", "recompute"):
+        raise ValueError(f"--features is keep or recompute, not {features!r}")
+    size: str | int = int(draft_vocabulary) if draft_vocabulary.isdigit() else draft_vocabulary
+    model, tokenizer = load_model(target, dtype, device, threads)
+    order = TrainingOrder(
+        out, tuple(data), options, settings, size, features == "keep", resume, (target, resolve(target))
+    )
+    typer.echo(train_head(order, model, tokenizer))

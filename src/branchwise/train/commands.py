@@ -16,6 +16,7 @@ from .identity import Identity
 from .plans import WritingSettings
 from .progress import progress
 from .texts import write_texts
+from .training import TrainingOrder, train
 from .writing import Desk, Tally, write_dialogues
 
 
@@ -90,3 +91,9 @@ def _summary(folder: Path, tally: Tally) -> str:
         f"{folder.name}: {tally.dialogues:,} sequences, {tally.answer_tokens:,} answer tokens ({kinds}); "
         f"{tally.dropped} dropped in this run as empty, repeated or too long"
     )
+
+
+def train_head(order: TrainingOrder, model: PreTrainedModel, tokenizer: Any) -> str:
+    """Trains a head; returns the line that says what came out."""
+    with progress("training", 1.0) as shown:
+        return train(order, model, tokenizer, stop_tokens(model), shown).describe()
