@@ -206,6 +206,40 @@ def medusa(
     _train(options, settings, out, data, target, resume, "full", features, dtype, device, threads)
 
 
+@train_app.command("evaluate")
+@reports_errors
+def evaluate_command(
+    head: Annotated[Path, typer.Option(help="Folder of the head; the result is written there.")],
+    target: Model = "default",
+    prompts: Annotated[Path | None, typer.Option(help="Questions never trained on, one a line or .jsonl.")] = None,
+    data: Annotated[list[Path] | None, typer.Option(help="Take the held-out questions of this folder.")] = None,
+    limit: Annotated[int, typer.Option(help="Most questions.")] = 24,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens per answer.")] = 128,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Measure a head: acceptance by depth and rank, tokens per step and per second, plain, as a chain and as trees."""
+    from .hub import resolve
+    from .train.commands import EvaluationOrder, evaluate_head
+    from .train.plans import read_prompts_file
+
+    if limit < 1 or max_new_tokens < 2:
+        raise ValueError(f"limit must be >= 1 and max-new-tokens >= 2, got {limit} and {max_new_tokens}")
+    order = EvaluationOrder(
+        head,
+        tuple(read_prompts_file(prompts)) if prompts is not None else (),
+        tuple(data or ()),
+        limit,
+        max_new_tokens,
+        (target, resolve(target)),
+    )
+    model, tokenizer = load_model(target, dtype, device, threads)
+    for line in evaluate_head(order, model, tokenizer):
+        typer.echo(line)
+
+
 def _seconds(minutes: float | None) -> float | None:
     return None if minutes is None else 60 * minutes
 

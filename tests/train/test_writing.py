@@ -219,7 +219,9 @@ def test_a_base_model_continues_openers(tmp_path: Path) -> None:
 
 
 def test_the_disk_cost_comes_first(tmp_path: Path, model_folder: Path) -> None:
-    listener = Listener()
+    listener, many = Listener(), 3 * 10**12
+    with pytest.raises(DiskFull, match=r"data still to write needs 30000\.0 GB .* make room, or ask for less"):
+        write_dialogues(tmp_path, tiny_desk(model_folder), QUICK, answer_tokens=many, progress=listener)
     answer(tmp_path, model_folder, listener=listener)
-    # a million answer tokens, as many around them, five bytes each
-    assert listener.lines[0].startswith("data still to write: 10.0 MB on disk, ")
+    # seven prompts of at most ten tokens each, as many around them, five bytes each
+    assert listener.lines[0].startswith("data still to write: 1 kB on disk, ")

@@ -9,9 +9,14 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from ..bench.prompts import encode_prompt
+from ..bench.provenance import model_facts, provenance
 from ..draft.registry import make_drafter
 from ..target.huggingface import HuggingFaceTarget
 from .chat_frame import ChatFrame
+from .corpus import read_corpus
+from .evaluate import HeadFolder, evaluate, held_out_prompts
+from .evaluation_report import table, write_report
 from .identity import Identity
 from .plans import WritingSettings
 from .progress import progress
@@ -61,7 +66,8 @@ def write_data(order: DataOrder, model: PreTrainedModel, tokenizer: Any) -> str:
     target = HuggingFaceTarget(model)
     if target.context_limit is not None and order.settings.longest > target.context_limit:
         raise ValueError(
-            f"longest {order.settings.longest} exceeds the target's context, {target.context_limit} tokens"
+            f"longest {order.settings.longest} exceeds the target's context of {target.context_limit} tokens: lower it "
+            "(--longest, and --answer-tokens with it)"
         )
     frame = ChatFrame.read(tokenizer, stop_tokens(model))
     desk = Desk(target, tokenizer, identity, frame, make_drafter(order.drafter), order.budget, order.lanes)
@@ -97,3 +103,50 @@ def train_head(order: TrainingOrder, model: PreTrainedModel, tokenizer: Any) -> 
     """Trains a head; returns the line that says what came out."""
     with progress("training", 1.0) as shown:
         return train(order, model, tokenizer, stop_tokens(model), shown).describe()
+
+
+@dataclass(frozen=True)
+class EvaluationOrder:
+    """Which head to evaluate.
+
+    Attributes:
+        head: its folder; the result is written there.
+        prompts: questions, or
+        data: folders whose held-out dialogues give them.
+        most: prompts to run at most.
+        max_new_tokens: per prompt.
+        target_name: as the user calls the target, and where it was found; for the record.
+    """
+
+    head: Path
+    prompts: tuple[str, ...] = ()
+    data: tuple[Path, ...] = ()
+    most: int = 24
+    max_new_tokens: int = 128
+    target_name: tuple[str, str] = ("", "")
+
+
+def evaluate_head(order: EvaluationOrder, model: PreTrainedModel, tokenizer: Any) -> list[str]:
+    """Evaluates; returns the lines of the tables."""
+    if bool(order.prompts) == bool(order.data):
+        raise ValueError("give --prompts or --data, one of the two: where the questions come from")
+    folder = HeadFolder.open(order.head)
+    identity = Identity.of(model, tokenizer)
+    if order.prompts:
+        prompts = [encode_prompt(tokenizer, text) for text in order.prompts[: order.most]]
+    else:
+        prompts = held_out_prompts(read_corpus(order.data, identity).held_out, order.most)
+    with progress("evaluation", 1.0) as shown:
+        settings = evaluate(
+            folder, HuggingFaceTarget(model), model, prompts, max_new_tokens=order.max_new_tokens, progress=shown
+        )
+    record = {
+        "head": folder.kind,
+        "settings": settings,
+        "max_new_tokens": order.max_new_tokens,
+        "questions": "given" if order.prompts else "held out",
+        "target": identity.as_dict(),
+        "provenance": provenance(model=model_facts(*order.target_name, model)),
+    }
+    written = write_report(order.head, record)
+    return [*table(settings), "", f"written: {', '.join(path.name for path in written)}"]

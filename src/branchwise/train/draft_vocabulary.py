@@ -18,7 +18,7 @@ from .shards import ANSWER
 #: share of the target's tokens that a vocabulary chosen by itself covers on held-out answers, at least
 WANTED_COVERAGE = 0.985
 #: sizes that are tried
-SIZES = (4096, 6144, 8192, 12288, 16384, 24576, 32768)
+SIZES = (4096, 6144, 8192, 12288, 16384)
 #: a token of a prompt or a text counts as so much of one in an answer
 FOREIGN_WEIGHT = 0.2
 

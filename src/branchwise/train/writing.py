@@ -131,7 +131,8 @@ def write_dialogues(
             for sequence in read_shard(folder, shard):
                 library.take(sequence)
                 tally.add(sequence)
-        missing = max(0, answer_tokens - tally.answer_tokens)
+        most = len(prompts) * settings.answer_tokens if prompts else answer_tokens
+        missing = max(0, min(most, answer_tokens) - tally.answer_tokens)
         progress.say(
             require_room(folder, int(missing * WHOLE_PER_ANSWER * BYTES_PER_TOKEN), what="data still to write")
         )
