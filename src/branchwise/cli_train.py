@@ -1,25 +1,28 @@
-"""The commands of ``branchwise train``: reads arguments, calls the training room, prints."""
+"""The commands `branchwise train ...`: read arguments, call `train`, print.
+
+`cli` gives them their names and turns their errors into messages.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from .cli_shared import Debug, Device, Dtype, Model, Threads, load_model, reports_errors
 
 if TYPE_CHECKING:
     from .train.settings import TrainingSettings
     from .train.training import Options
 
-train_app = typer.Typer(help="Train draft heads: first data, then a head, then figures.", no_args_is_help=True)
-
+Model = Annotated[str, typer.Option(help="'default', another short name, a folder, or a Hub id.")]
+Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's own), float32, bfloat16, float16 or float64.")]
+Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, ...", show_default="cpu")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads.", show_default="torch's own choice")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Out = Annotated[Path, typer.Option(help="Folder for the result; an interrupted run goes on from what is there.")]
 
 
-@train_app.command()
-@reports_errors
 def data(
     out: Out,
     target: Model = "default",
@@ -61,7 +64,7 @@ def data(
         drafter=drafter,
         budget=budget,
     )
-    model, tokenizer = load_model(target, dtype, device, threads)
+    model, tokenizer = _load(target, dtype, device, threads)
     typer.echo(write_data(order, model, tokenizer))
 
 
@@ -96,8 +99,6 @@ Ema = Annotated[float, typer.Option(help="Decay of the average of the weights th
 Seed = Annotated[int, typer.Option(help="Of initial weights, order and anchors.")]
 
 
-@train_app.command()
-@reports_errors
 def eagle3(
     out: Out,
     data: Data,
@@ -134,8 +135,6 @@ def eagle3(
     _train(options, settings, out, data, target, resume, draft_vocabulary, features, dtype, device, threads)
 
 
-@train_app.command()
-@reports_errors
 def block(
     out: Out,
     data: Data,
@@ -171,8 +170,6 @@ def block(
     _train(options, settings, out, data, target, resume, "full", features, dtype, device, threads)
 
 
-@train_app.command()
-@reports_errors
 def medusa(
     out: Out,
     data: Data,
@@ -206,9 +203,7 @@ def medusa(
     _train(options, settings, out, data, target, resume, "full", features, dtype, device, threads)
 
 
-@train_app.command("evaluate")
-@reports_errors
-def evaluate_command(
+def evaluate(
     head: Annotated[Path, typer.Option(help="Folder of the head; the result is written there.")],
     target: Model = "default",
     prompts: Annotated[Path | None, typer.Option(help="Questions never trained on, one a line or .jsonl.")] = None,
@@ -235,7 +230,7 @@ def evaluate_command(
         max_new_tokens,
         (target, resolve(target)),
     )
-    model, tokenizer = load_model(target, dtype, device, threads)
+    model, tokenizer = _load(target, dtype, device, threads)
     for line in evaluate_head(order, model, tokenizer):
         typer.echo(line)
 
@@ -264,8 +259,24 @@ def _train(
     if features not in ("keep", "recompute"):
         raise ValueError(f"--features is keep or recompute, not {features!r}")
     size: str | int = int(draft_vocabulary) if draft_vocabulary.isdigit() else draft_vocabulary
-    model, tokenizer = load_model(target, dtype, device, threads)
+    model, tokenizer = _load(target, dtype, device, threads)
     order = TrainingOrder(
         out, tuple(data), options, settings, size, features == "keep", resume, (target, resolve(target))
     )
     typer.echo(train_head(order, model, tokenizer))
+
+
+def _load(target: str, dtype: str, device: str | None, threads: int | None) -> tuple[Any, Any]:
+    from .cli import _load as load  # at this point `cli` is complete, and it is what called
+
+    return load(target, dtype, device, threads)
+
+
+#: name -> command
+COMMANDS: dict[str, Callable[..., None]] = {
+    "data": data,
+    "eagle3": eagle3,
+    "block": block,
+    "medusa": medusa,
+    "evaluate": evaluate,
+}
