@@ -219,6 +219,21 @@ def test_a_damaged_shard_is_named_before_anything_is_trained(
     assert not (tmp_path / "out" / "config.json").exists()
 
 
+def test_damaged_features_are_named(target: tuple[Any, Any], data: Path, tmp_path: Path) -> None:
+    model, tokenizer = target
+    copy = tmp_path / "data"
+    copy.mkdir()
+    for path in data.glob("*.*"):
+        if path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes())
+    first = order(tmp_path / "out", copy, MedusaOptions(heads=1), steps=2)
+    train(first, model, tokenizer, [2], Listener())
+    (features,) = copy.glob("features-*/shard-00001.safetensors")
+    features.write_bytes(features.read_bytes()[:-7])
+    with pytest.raises(DamagedShard, match=r"shard-00001.* delete it"):
+        train(replace(first, out=tmp_path / "again"), model, tokenizer, [2], Listener())
+
+
 def test_a_full_disk_keeps_the_earlier_checkpoint(
     target: tuple[Any, Any], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,8 @@ from branchwise.train.features import Computed
 from branchwise.train.medusa import MedusaMethod, MedusaOptions
 from branchwise.train.shards import ANSWER, TokenSequence
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:

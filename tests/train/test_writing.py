@@ -21,6 +21,8 @@ from branchwise.train.texts import write_texts
 from branchwise.train.writing import Tally, only_writer, write_dialogues
 from tiny_folder import save_tiny_model
 
+pytestmark = pytest.mark.core
+
 PROMPTS = ("how many?", "say it twice.", "what is ABC?", "count to 9.", "hello!", "abc\ndef", "one two three.")
 
 

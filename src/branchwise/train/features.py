@@ -21,7 +21,7 @@ from .corpus import Corpus, Piece
 from .disk import DiskFull, require_room, write_whole
 from .identity import Identity
 from .progress import Progress
-from .shards import read_shard
+from .shards import DamagedShard, read_shard
 
 #: tokens per forward of the target, padding included
 FORWARD_TOKENS = 4096
@@ -149,10 +149,13 @@ class Kept:
 
     def _file(self, path: Path) -> Any:
         """The file's rows, read piece by piece."""
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
         if path not in self._open:
-            self._open[path] = safe_open(path, framework="pt", device="cpu").get_slice("features")
+            try:
+                self._open[path] = safe_open(path, framework="pt", device="cpu").get_slice("features")
+            except SafetensorError as error:
+                raise DamagedShard(f"{path} is damaged ({error}): delete it, it is computed again") from None
             if len(self._open) > OPEN_FILES:
                 self._open.popitem(last=False)
         self._open.move_to_end(path)

@@ -45,14 +45,16 @@ def write_texts(
         done = set(shard_numbers(folder))
         tally = Tally()
         sequences = _sequences(tokenizer, files, longest)
-        shard = 0
+        shard = read = 0
         while part := list(islice(sequences, sequences_per_shard)):
             if shard not in done:
                 write_shard(folder, shard, part)
             for sequence in part:
                 tally.add(sequence)
             shard += 1
-            progress.update(shard, f"{tally.dialogues:,} sequences")
+            read += sum(map(len, part))
+            done_share = min(1.0, read * BYTES_OF_TEXT_PER_TOKEN / max(1, size))
+            progress.update(done_share, f"{tally.dialogues:,} sequences")
         return tally
 
 
