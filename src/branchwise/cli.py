@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from . import cli_roofline
+from . import cli_roofline, cli_train
 
 if TYPE_CHECKING:
     from .bench.compare import Comparison
@@ -39,6 +39,8 @@ bench_app = typer.Typer(
     cls=cli_roofline.DefaultsToPrompts,
 )
 app.add_typer(bench_app, name="bench")
+train_app = typer.Typer(help="Train draft heads: first data, then a head, then figures.", no_args_is_help=True)
+app.add_typer(train_app, name="train")
 
 EXIT_FAILED = 1
 EXIT_ERROR = 2
@@ -351,6 +353,8 @@ def bench(
 
 bench_app.command()(reports_errors(cli_roofline.attention))
 bench_app.command()(reports_errors(cli_roofline.forward))
+for name, command in cli_train.COMMANDS.items():
+    train_app.command(name)(reports_errors(command))
 
 
 @app.command()

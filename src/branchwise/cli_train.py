@@ -1,0 +1,282 @@
+"""The commands `branchwise train ...`: read arguments, call `train`, print.
+
+`cli` gives them their names and turns their errors into messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from .train.settings import TrainingSettings
+    from .train.training import Options
+
+Model = Annotated[str, typer.Option(help="'default', another short name, a folder, or a Hub id.")]
+Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's own), float32, bfloat16, float16 or float64.")]
+Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, ...", show_default="cpu")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads.", show_default="torch's own choice")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Out = Annotated[Path, typer.Option(help="Folder for the result; an interrupted run goes on from what is there.")]
+
+
+def data(
+    out: Out,
+    target: Model = "default",
+    tokens: Annotated[str, typer.Option(help="Tokens of answers to write in all: 300000, 300k, 1.5M.")] = "1M",
+    prompts: Annotated[
+        Path | None, typer.Option(help="Answer these (one a line, or .jsonl) instead of questions of its own.")
+    ] = None,
+    text: Annotated[list[Path] | None, typer.Option(help="Take this text file as it is; may be repeated.")] = None,
+    seed: Annotated[int, typer.Option(help="Of openers and sampling.")] = 0,
+    greedy_share: Annotated[float, typer.Option(help="Share of answers without chance.")] = 0.6,
+    temperature: Annotated[float, typer.Option(help="Of the other answers.")] = 0.7,
+    answer_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 320,
+    longest: Annotated[int, typer.Option(help="Most tokens of a dialogue, or of a piece of --text.")] = 1024,
+    lanes: Annotated[int, typer.Option(help="Dialogues written at once.")] = 96,
+    drafter: Annotated[str, typer.Option(help="Drafts while writing; pays with few lanes only.")] = "none",
+    budget: Annotated[int, typer.Option(help="Most nodes of a draft tree, root included.")] = 1,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Write training data: the target asks itself questions and answers them.
+
+    Data are kept in shards; what is finished stays after an interruption, and the same command goes on.
+    """
+    from .train.commands import DataOrder, write_data
+    from .train.plans import WritingSettings, read_prompts_file
+
+    if prompts is not None and text:
+        raise ValueError("--prompts and --text are two sources of data; give one, and the other with another --out")
+    settings = WritingSettings(seed, greedy_share, temperature, answer_tokens, longest)
+    order = DataOrder(
+        folder=out,
+        settings=settings,
+        answer_tokens=parse_count(tokens),
+        prompts=tuple(read_prompts_file(prompts)) if prompts is not None else (),
+        texts=tuple(text or ()),
+        lanes=lanes,
+        drafter=drafter,
+        budget=budget,
+    )
+    model, tokenizer = _load(target, dtype, device, threads)
+    typer.echo(write_data(order, model, tokenizer))
+
+
+def parse_count(text: str) -> int:
+    """300000, 300k or 1.5M as a number."""
+    scale = {"k": 1_000, "m": 1_000_000}.get(text[-1:].lower(), 1)
+    try:
+        count = round(float(text[:-1] if scale > 1 else text) * scale)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number of tokens; write 300000, 300k or 1.5M") from None
+    if count < 1:
+        raise ValueError(f"there must be at least 1 token, got {text}")
+    return count
+
+
+Data = Annotated[list[Path], typer.Option(help="Folder that `train data` wrote; may be repeated.")]
+Minutes = Annotated[float | None, typer.Option(help="Train for so long in all; the learning rate follows the clock.")]
+Steps = Annotated[int | None, typer.Option(help="Train for so many steps; a resumed training is exactly the same.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, if there is one.")]
+DraftVocabulary = Annotated[
+    str, typer.Option(help="Tokens the head can draft: auto (covers 98.5% of held-out answers), full, or a number.")
+]
+Features = Annotated[
+    str, typer.Option(help="The target's hidden states: keep (on disk beside the data) or recompute (each time).")
+]
+BatchTokens = Annotated[int, typer.Option(help="About how many tokens per batch.")]
+Accumulate = Annotated[int, typer.Option(help="Batches per step.")]
+Longest = Annotated[int, typer.Option(help="Longer sequences are cut.")]
+LearningRate = Annotated[float, typer.Option(help="The peak, reached after the warm-up.")]
+WarmUp = Annotated[int, typer.Option(help="Steps until the peak.")]
+Ema = Annotated[float, typer.Option(help="Decay of the average of the weights that is exported; 0: the weights.")]
+Seed = Annotated[int, typer.Option(help="Of initial weights, order and anchors.")]
+
+
+def eagle3(
+    out: Out,
+    data: Data,
+    target: Model = "default",
+    minutes: Minutes = None,
+    steps: Steps = None,
+    resume: Resume = False,
+    unroll: Annotated[int, typer.Option(help="Steps the head runs on its own output while training.")] = 3,
+    published_only: Annotated[
+        bool, typer.Option("--published-only", help="The paper's head without this project's additions.")
+    ] = False,
+    draft_vocabulary: DraftVocabulary = "auto",
+    features: Features = "keep",
+    batch_tokens: BatchTokens = 1024,
+    accumulate: Accumulate = 1,
+    longest: Longest = 1024,
+    learning_rate: LearningRate = 2e-3,
+    warm_up: WarmUp = 40,
+    ema: Ema = 0.0,
+    seed: Seed = 0,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Train an EAGLE-3 head: one decoder layer that continues the target's hidden states."""
+    from .train.eagle3 import Eagle3Options
+    from .train.settings import TrainingSettings
+
+    settings = TrainingSettings(
+        steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up, ema=ema, seed=seed
+    )
+    options = Eagle3Options(unroll, published_only)
+    _train(options, settings, out, data, target, resume, draft_vocabulary, features, dtype, device, threads)
+
+
+def block(
+    out: Out,
+    data: Data,
+    target: Model = "default",
+    minutes: Minutes = None,
+    steps: Steps = None,
+    resume: Resume = False,
+    layers: Annotated[int, typer.Option(help="Decoder layers of the head.")] = 2,
+    block_size: Annotated[int, typer.Option(help="Positions of a block; one less is drafted.")] = 8,
+    causal: Annotated[bool, typer.Option("--causal", help="Positions of a block see only earlier ones.")] = False,
+    anchors: Annotated[int, typer.Option(help="Blocks per text and batch.")] = 32,
+    features: Features = "keep",
+    batch_tokens: BatchTokens = 1024,
+    accumulate: Accumulate = 1,
+    longest: Longest = 1024,
+    learning_rate: LearningRate = 2e-3,
+    warm_up: WarmUp = 40,
+    ema: Ema = 0.0,
+    seed: Seed = 0,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Train a block head (DFlash; causal: JetSpec): a few layers that draft a whole block in one forward."""
+    from .train.block import BlockOptions
+    from .train.settings import TrainingSettings
+
+    settings = TrainingSettings(
+        steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up, ema=ema, seed=seed
+    )
+    options = BlockOptions(layers, block_size, causal, anchors)
+    _train(options, settings, out, data, target, resume, "full", features, dtype, device, threads)
+
+
+def medusa(
+    out: Out,
+    data: Data,
+    target: Model = "default",
+    minutes: Minutes = None,
+    steps: Steps = None,
+    resume: Resume = False,
+    heads: Annotated[int, typer.Option(help="Tokens that are guessed.")] = 4,
+    blocks: Annotated[int, typer.Option(help="Residual blocks per head.")] = 1,
+    features: Features = "keep",
+    batch_tokens: BatchTokens = 1024,
+    accumulate: Accumulate = 1,
+    longest: Longest = 1024,
+    learning_rate: LearningRate = 1e-3,
+    warm_up: WarmUp = 40,
+    ema: Ema = 0.0,
+    seed: Seed = 0,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Train Medusa's heads: one small network per token ahead, on the last hidden state."""
+    from .train.medusa import MedusaOptions
+    from .train.settings import TrainingSettings
+
+    settings = TrainingSettings(
+        steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up, ema=ema, seed=seed
+    )
+    options = MedusaOptions(heads, blocks)
+    _train(options, settings, out, data, target, resume, "full", features, dtype, device, threads)
+
+
+def evaluate(
+    head: Annotated[Path, typer.Option(help="Folder of the head; the result is written there.")],
+    target: Model = "default",
+    prompts: Annotated[Path | None, typer.Option(help="Questions never trained on, one a line or .jsonl.")] = None,
+    data: Annotated[list[Path] | None, typer.Option(help="Take the held-out questions of this folder.")] = None,
+    limit: Annotated[int, typer.Option(help="Most questions.")] = 24,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens per answer.")] = 128,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Measure a head: acceptance by depth and rank, tokens per step and per second, plain, as a chain and as trees."""
+    from .hub import resolve
+    from .train.commands import EvaluationOrder, evaluate_head
+    from .train.plans import read_prompts_file
+
+    if limit < 1 or max_new_tokens < 2:
+        raise ValueError(f"limit must be >= 1 and max-new-tokens >= 2, got {limit} and {max_new_tokens}")
+    order = EvaluationOrder(
+        head,
+        tuple(read_prompts_file(prompts)) if prompts is not None else (),
+        tuple(data or ()),
+        limit,
+        max_new_tokens,
+        (target, resolve(target)),
+    )
+    model, tokenizer = _load(target, dtype, device, threads)
+    for line in evaluate_head(order, model, tokenizer):
+        typer.echo(line)
+
+
+def _seconds(minutes: float | None) -> float | None:
+    return None if minutes is None else 60 * minutes
+
+
+def _train(
+    options: Options,
+    settings: TrainingSettings,
+    out: Path,
+    data: list[Path],
+    target: str,
+    resume: bool,
+    draft_vocabulary: str,
+    features: str,
+    dtype: str,
+    device: str | None,
+    threads: int | None,
+) -> None:
+    from .hub import resolve
+    from .train.commands import train_head
+    from .train.training import TrainingOrder
+
+    if features not in ("keep", "recompute"):
+        raise ValueError(f"--features is keep or recompute, not {features!r}")
+    size: str | int = int(draft_vocabulary) if draft_vocabulary.isdigit() else draft_vocabulary
+    model, tokenizer = _load(target, dtype, device, threads)
+    order = TrainingOrder(
+        out, tuple(data), options, settings, size, features == "keep", resume, (target, resolve(target))
+    )
+    typer.echo(train_head(order, model, tokenizer))
+
+
+def _load(target: str, dtype: str, device: str | None, threads: int | None) -> tuple[Any, Any]:
+    from .cli import _load as load  # at this point `cli` is complete, and it is what called
+
+    return load(target, dtype, device, threads)
+
+
+#: name -> command
+COMMANDS: dict[str, Callable[..., None]] = {
+    "data": data,
+    "eagle3": eagle3,
+    "block": block,
+    "medusa": medusa,
+    "evaluate": evaluate,
+}
