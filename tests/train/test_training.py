@@ -96,9 +96,9 @@ def load_eagle(out: Path, model: Any) -> EagleDrafter:
 #: options, how the drafter is loaded, and the steps and learning rate with which a few texts are known by heart
 KINDS = {
     "eagle3": (Eagle3Options(), load_eagle, 120, 4e-3),
-    "eagle3-published": (Eagle3Options(published_only=True), load_eagle, 200, 4e-3),
+    "eagle3-published": (Eagle3Options(published_only=True), load_eagle, 300, 4e-3),
     "block": (BlockOptions(layers=1, block_size=5, anchors=12), BlockDrafter.load, 250, 6e-3),
-    "block-causal": (BlockOptions(layers=1, block_size=5, anchors=12, causal=True), BlockDrafter.load, 250, 6e-3),
+    "block-causal": (BlockOptions(layers=1, block_size=5, anchors=12, causal=True), BlockDrafter.load, 400, 6e-3),
     "medusa": (MedusaOptions(heads=3), MedusaDrafter.load, 700, 2e-2),
 }
 

@@ -63,7 +63,7 @@ class Author:
         self._frame = frame
         self._lanes = lanes
         self._seed = seed
-        self._laws: dict[int, DialogueLaw] = {}  # by lane number
+        self._laws: dict[Lane, DialogueLaw] = {}
 
     def write(self, plans: Iterator[DialoguePlan]) -> Iterator[Dialogue | None]:
         """Writes all planned dialogues; yields each when it is finished, and None after a step that finished none."""
@@ -89,10 +89,10 @@ class Author:
             criteria=StoppingCriteriaList([DialogueEnd(law)]),
         )
         request = Request(plan.prompt, Sampler(True, [law]), stop, seed=self._seed, return_index=plan.number)
-        self._laws[self._session.add(request, Match()).number] = law
+        self._laws[self._session.add(request, Match())] = law
 
     def _finished(self, lane: Lane) -> Dialogue:
-        law = self._laws.pop(lane.number)
+        law = self._laws.pop(lane)
         plan, written = law.plan, lane.generated
         start = law.answer_start(written)
         if start is None:  # the context ended inside the question
