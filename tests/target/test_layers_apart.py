@@ -165,6 +165,32 @@ def test_lanes_that_are_not_verified_ride_along_and_keep_their_rows():
     torch.testing.assert_close(split.logits, fresh.forward({lane: tree})[lane].logits, rtol=0, atol=1e-12)
 
 
+def test_a_row_of_nan_that_nobody_verifies_does_no_harm_later():
+    """A short lane runs a token whose embedding is NaN, and a long lane moves on by three tokens.
+
+    The short lane's stale rows then reach over the place where the bad row was written.
+    """
+    model = tiny_llama(num_hidden_layers=3)
+    bad = 30
+    with torch.no_grad():
+        model.model.embed_tokens.weight[bad] = torch.nan
+    target = HuggingFaceTarget(model)
+    early = EarlyExit(target, [2])
+    short, long = target.open(), target.open()
+    target.prefill(short, [4, 5])
+    target.prefill(long, PROMPTS[0])
+    early.begin({short: TokenTree((5,), (-1,)), long: TokenTree((23,), (-1,))})
+    early.grow({short: TokenTree((5, bad), (-1, 0)), long: TokenTree((23, 4), (-1, 0))})
+    early.end()
+    target.forward({short: TokenTree((5, 6), (-1, 0)), long: TokenTree((23, 4, 6), (-1, 0, 1))})
+    target.commit({short: (0,), long: (0, 1, 2)})
+    logits = target.forward({short: TokenTree((6,), (-1,)), long: TokenTree((8,), (-1,))})[short].logits
+    alone = HuggingFaceTarget(model)
+    lane = alone.open()
+    alone.prefill(lane, [4, 5, 6])
+    torch.testing.assert_close(logits, alone.forward({lane: TokenTree((6,), (-1,))})[lane].logits, rtol=0, atol=1e-12)
+
+
 def test_a_rolled_back_head_start_is_forgotten():
     target, early, lanes = started()
     early.begin({lane: TokenTree((23,), (-1,)) for lane in lanes})

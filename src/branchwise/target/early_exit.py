@@ -169,7 +169,13 @@ class HeadStart:
                 known.features.setdefault(layer, []).append(outputs[lane].features[layer])
 
     def covers(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...]) -> bool:
-        """Whether these trees can go on from here: every lane was begun at this root, every feature was kept."""
+        """Whether these trees can go on from here: every lane was begun at this root, every feature was kept.
+
+        And whether all that was run is finite: a row of NaN that no tree keeps would otherwise lie unseen among the
+        stale rows of a lane that is shorter than others, where attention's weight of zero does not silence it.
+        """
+        if not all(bool(part.isfinite().all()) for known in self._lanes.values() for part in known.hidden):
+            return False
         kept = set(self.feature_layers)
         return all(layer >= self._early.shared or layer in kept for layer in feature_layers) and all(
             lane in self._lanes and tree.tokens[0] == self._lanes[lane].tree.tokens[0] for lane, tree in trees.items()
