@@ -1,17 +1,25 @@
 """Every Python block of the README and of docs/ runs, from the top of its page, in an empty folder.
 
 Pages may take for granted what the README's example makes: ``model``, ``tokenizer`` and ``input_ids``. Pages on small
-models also know ``small``.
+models also know ``small``, pages on heads find an untrained one in the folder they name.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from transformers import PreTrainedModel
 
 from branchwise.hub import load
+from branchwise.train.block import BlockMethod, BlockOptions
+from branchwise.train.draft_vocabulary import DraftVocabulary
+from branchwise.train.eagle3 import Eagle3Method, Eagle3Options
+from branchwise.train.medusa import MedusaMethod, MedusaOptions
+from branchwise.train.method import Method
 
 pytestmark = pytest.mark.model
 
@@ -33,13 +41,29 @@ def blocks_of(page: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def given() -> dict[str, object]:
+def given() -> dict[str, Any]:
     model, tokenizer = load("default")
     input_ids = tokenizer("The quick brown fox jumps over the lazy dog.", return_tensors="pt").input_ids
     return {"__name__": "__main__", "model": model, "small": model, "tokenizer": tokenizer, "input_ids": input_ids}
 
 
+def untrained_head(page: str, model: PreTrainedModel) -> Method | None:
+    def vocabulary(size: int) -> DraftVocabulary:
+        return DraftVocabulary(np.arange(size), model.config.vocab_size, 1.0, 1.0)
+
+    if page == "eagle":
+        return Eagle3Method(model, vocabulary(1000), Eagle3Options())
+    if page == "block":
+        return BlockMethod(model, vocabulary(model.config.vocab_size), BlockOptions(layers=1))
+    if page == "medusa":
+        return MedusaMethod(model, vocabulary(model.config.vocab_size), MedusaOptions(heads=1))
+    return None
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page).strip()], ids=lambda page: page.stem)
-def test_the_blocks_run(given: dict[str, object], page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_blocks_run(given: dict[str, Any], page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    head = untrained_head(page.stem, given["model"])
+    if head is not None:
+        head.export(tmp_path / "path" / "to" / ("medusa-heads" if page.stem == "medusa" else "head"))
     exec(compile(blocks_of(page), str(page), "exec"), dict(given))
