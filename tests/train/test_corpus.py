@@ -113,7 +113,7 @@ def test_batches_show_every_sequence_once_an_epoch_in_another_order_each() -> No
         number += 1
     assert Counter(epochs[0]) == Counter(epochs[1]) == Counter(range(300)) and epochs[0] != epochs[1]
     # sorting within groups must not become an order of the whole epoch
-    firsts = [len(order.pieces(n)[0]) for n in range(20)]
+    firsts = [min(50, len(order.pieces(n)[0])) for n in range(20)]
     assert firsts != sorted(firsts)
     again = BatchOrder(pieces, 128, 50, seed=1)
     assert [p.sequence.number for p in again.pieces(17)] == [p.sequence.number for p in order.pieces(17)]
