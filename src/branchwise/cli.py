@@ -440,7 +440,8 @@ def serve(
 def verify_lossless(
     rule: Annotated[str | None, typer.Argument(help="One rule on every kind of draft; without it, the table.")] = None,
     draft: Annotated[
-        list[str] | None, typer.Option(help="Kinds of draft to play (repeatable); all by default.")
+        list[str] | None,
+        typer.Option("--draft", "--drafter", help="Kinds of draft to play (repeatable); all by default."),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="The whole grid after the table, in some minutes.")] = False,
     debug: Debug = False,

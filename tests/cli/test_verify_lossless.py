@@ -15,7 +15,7 @@ def _run(*arguments: str):
 
 
 def test_one_rule_on_one_kind_of_draft():
-    result = _run("match", "--draft", "deterministic")
+    result = _run("match", "--drafter", "deterministic")
     assert result.exit_code == 0, result.output
     rows = result.output.splitlines()[1:]
     assert rows
