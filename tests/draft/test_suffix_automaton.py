@@ -81,14 +81,18 @@ def test_continuations_are_what_followed_the_longest_known_context_and_its_suffi
         assert place[1] == len(known)
     found = automaton.continuations(place, most=99)
     contexts = [known[start:] for start in range(len(known))]  # longest first, not the empty one
-    expected = [(len(part), followers(text, part)) for part in contexts if followers(text, part)]
     # contexts that end at the same positions are one; so are those with one continuation, counted at the shortest
     merged: list[tuple[int, dict[int, int]]] = []
-    for length, counts in expected:
-        if (merged and len(counts) == 1) or (merged and counts == merged[-1][1]):
+    last_ends: list[int] = []
+    for part in contexts:
+        counts = followers(text, part)
+        if not counts:
+            continue
+        if merged and (len(counts) == 1 or ends(text, part) == last_ends):
             merged[-1] = (merged[-1][0], counts)
         else:
-            merged.append((length, counts))
+            merged.append((len(part), counts))
+        last_ends = ends(text, part)
     assert [(length, counts) for length, counts, _ in found] == merged
     for _, counts, total in found:
         assert total == sum(counts.values())
