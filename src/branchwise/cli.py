@@ -120,7 +120,9 @@ def generate(
         int | None,
         typer.Option(help="With --drafter early_exit: so many first layers draft.", show_default="a quarter of them"),
     ] = None,
-    rule: Annotated[str, typer.Option(help="auto, greedy, match, ...")] = "auto",
+    rule: Annotated[
+        str, typer.Option(help="auto, greedy, match, rejection, traversal, ...; typical is lossy: it changes the law.")
+    ] = "auto",
     budget: Annotated[str, typer.Option(help="Most nodes of a tree, root included; 1 is plain decoding.")] = "auto",
     tree: Annotated[
         Path | None, typer.Option(help="The shape that --drafter static drafts: a file of branchwise import-tree.")
@@ -190,6 +192,7 @@ def generate(
     from .show import LiveText
     from .show.generation import generation_record
     from .target import HuggingFaceTarget
+    from .verify.registry import RULES
 
     loaded, tokenizer = _load(model, dtype, device, threads)
     prompt_ids = encode_prompt(tokenizer, text, chat=chat, system=system)
@@ -213,6 +216,7 @@ def generate(
         record = generation_record(generation)
         record |= {"model": _shown_model(model), "drafter": drafter, "rule": rule}
         record |= {"budget": _number_or_auto(budget), "seed": seed}
+        record["lossless"] = rule not in RULES or RULES[rule].lossless
         if draft_model is not None:
             record["draft_model"] = _shown_model(draft_model)
         if head is not None:

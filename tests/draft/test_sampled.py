@@ -16,7 +16,7 @@ from branchwise.draft.sampled import SampledDrafter
 from branchwise.losslessness import outcomes
 from branchwise.target import HuggingFaceTarget
 from branchwise.tune.budget import FixedBudget
-from branchwise.verify import SeededCoins
+from branchwise.verify import ONE_HOT, SeededCoins
 from branchwise.verify.registry import RULES
 from branchwise.verify.sampler import Sampler
 from oracles import logits_by_recompute
@@ -85,8 +85,15 @@ def test_depth_and_budget_are_kept_and_the_coins_decide():
     assert len({_draft(seed=seed).tree for seed in range(12)}) > 4
 
 
+def test_a_token_that_a_grammar_forces_needs_no_source_and_no_draw():
+    grammar = SimpleNamespace(allows=lambda path, token: token == 9, forced=lambda path: 9 if len(path) < 4 else None)
+    draft = _draft(seed=0, grammar=grammar)
+    assert draft.tree.tokens[1:5] == (9, 9, 9, 9)
+    assert all(draft.proposal(node) is ONE_HOT for node in range(1, 5))
+
+
 def test_a_grammar_is_masked_out_before_the_draw():
-    grammar = SimpleNamespace(allows=lambda path, token: token != 3)
+    grammar = SimpleNamespace(allows=lambda path, token: token != 3, forced=lambda path: None)
     for seed in range(10):
         draft = _draft(seed=seed, grammar=grammar)
         assert 3 not in draft.tree.tokens[1:]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from branchwise.tree import TokenTree
-from branchwise.verify import RULES, DraftTree, Greedy, Match, Sampler, SeededCoins, resolve_rule
+from branchwise.verify import RULES, DraftKind, DraftTree, Greedy, Match, Sampler, SeededCoins, resolve_rule
 
 pytestmark = pytest.mark.core
 
@@ -86,8 +86,8 @@ def test_a_lone_root_emits_one_token() -> None:
 def test_auto_takes_the_rule_that_fits() -> None:
     sampling, greedy = Sampler(do_sample=True), Sampler()
     assert resolve_rule("auto", greedy).name == "greedy"
-    assert resolve_rule("auto", sampling, deterministic=True).name == "match"
-    assert resolve_rule("auto", sampling, deterministic=False, seeded=True).name == "match"
+    assert resolve_rule("auto", sampling, DraftKind()).name == "match"
+    assert resolve_rule("auto", sampling, DraftKind("mine", deterministic=False), seeded=True).name == "match"
     own = Match()
     assert resolve_rule(own, sampling) is own
 

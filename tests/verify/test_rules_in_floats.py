@@ -18,6 +18,7 @@ from branchwise.verify import (
     RULES,
     BestPath,
     Block,
+    DraftKind,
     DraftTree,
     MultiRound,
     Rejection,
@@ -230,10 +231,11 @@ def test_best_path_refuses_what_is_no_set_of_rollouts_and_says_why() -> None:
     with pytest.raises(ValueError, match="lengths"):
         uneven = DraftTree(TokenTree([0, 1, 2, 3], [-1, 0, 0, 1]), (Sampled(uniform, True),) * 3)
         BestPath().accept(uneven, law, SeededCoins(0))
-    with pytest.raises(ValueError, match="'best_path' does not fit a drafter that picks"):
-        resolve_rule("best_path", Sampler(do_sample=True), deterministic=True)
-    assert resolve_rule("best_path", Sampler(do_sample=True), deterministic=False).name == "best_path"
-    assert resolve_rule("auto", Sampler(do_sample=True), deterministic=False).name == "traversal"
+    with pytest.raises(ValueError, match="'best_path' does not fit drafter 'mine', which picks"):
+        resolve_rule("best_path", Sampler(do_sample=True), DraftKind("mine"))
+    rollouts = DraftKind("mine", deterministic=False, shape="rollouts")
+    assert resolve_rule("best_path", Sampler(do_sample=True), rollouts).name == "best_path"
+    assert resolve_rule("auto", Sampler(do_sample=True), DraftKind("mine", deterministic=False)).name == "traversal"
 
 
 def test_block_names_traversal_as_the_remedy() -> None:

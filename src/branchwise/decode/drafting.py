@@ -148,7 +148,7 @@ class Drafting:
         warnings.warn(
             f"drafter {self._drafter.name!r} failed ({type(error).__name__}: {error}); continuing with plain decoding",
             BranchwiseWarning,
-            stacklevel=_levels_to_the_user(),
+            stacklevel=levels_to_the_user(),
         )
         for lane in lanes:
             lane.draft_error = error
@@ -161,7 +161,7 @@ def lone_root(lane: Lane) -> DraftTree:
     return NoneDrafter().propose([None], [lane.context], [1])[0]
 
 
-def _levels_to_the_user() -> int:
+def levels_to_the_user() -> int:
     """For a warning of the calling function: how far up the stack this package was called."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("branchwise"):

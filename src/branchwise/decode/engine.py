@@ -27,7 +27,7 @@ from ..draft.protocol import Drafter
 from ..target.protocol import Target
 from ..tune.budget import BudgetPolicy
 from ..tune.shared import SharedBudget, make_shared
-from ..verify.registry import resolve_rule
+from ..verify.registry import DraftKind, resolve_rule
 from ..verify.rule import Rule
 from .admission import LanePool, QueueFull, RequestTooLarge, WaitingLine
 from .attach import as_target, drafter_for
@@ -154,9 +154,9 @@ class Engine:
             QueueFull: too many wait already.
             RuntimeError: the engine is shutting down.
         """
-        deterministic = getattr(self.session.drafter, "is_deterministic", True)
+        kind = DraftKind.of(self.session.drafter)
         chosen = resolve_rule(
-            self._rule if rule is None else rule, request.sampler, deterministic, seeded=request.seed is not None
+            self._rule if rule is None else rule, request.sampler, kind, seeded=request.seed is not None
         )
         lane = self.session.make(request, chosen)
         self._check_size(len(request.prompt), lane.watch.room)

@@ -7,6 +7,7 @@ arithmetic.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,8 +21,10 @@ from ..tune.shared import SharedBudget
 from ..verify.coins import SeededCoins
 from ..verify.law import LawMaker
 from ..verify.proposal import DraftTree
+from ..verify.registry import is_lossless
 from ..verify.rule import Rule
-from .drafting import Drafting, lone_root
+from ..warning import BranchwiseWarning
+from .drafting import Drafting, levels_to_the_user, lone_root
 from .lane import Decision, Lane, Turn
 from .logprobs import token_logprobs
 from .request import Request
@@ -100,6 +103,9 @@ class Session:
             ValueError: the request cannot run; says why.
         """
         request.check(self.target.vocab_size, self.target.context_limit)
+        if not is_lossless(rule):
+            message = f"rule {rule.name!r} is lossy: the output does not have the target's law"
+            warnings.warn(message, BranchwiseWarning, stacklevel=levels_to_the_user())
         prompt = list(request.prompt)
         # a stop string may be, or hold, a special token
         text = TextStream(self.tokenizer, skip_special_tokens=False) if self.tokenizer is not None else None

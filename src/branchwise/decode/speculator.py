@@ -22,7 +22,7 @@ from ..draft.protocol import Drafter
 from ..target.protocol import Target
 from ..tune.budget import BudgetPolicy, make_budget
 from ..verify.grammar import Grammar
-from ..verify.registry import resolve_rule
+from ..verify.registry import DraftKind, resolve_rule
 from ..verify.rule import Rule
 from .attach import as_target, drafter_for
 from .grammar import under_grammar
@@ -196,8 +196,8 @@ class Speculator:
 
     def _start(self, orders: Sequence[Order]) -> tuple[Session, list[Lane]]:
         requests = [order.request for order in orders]
-        deterministic = getattr(self.drafter, "is_deterministic", True)
-        rules = [resolve_rule(self.rule, r.sampler, deterministic, seeded=r.seed is not None) for r in requests]
+        kind = DraftKind.of(self.drafter)
+        rules = [resolve_rule(self.rule, r.sampler, kind, seeded=r.seed is not None) for r in requests]
         for request in requests:
             request.check(self.target.vocab_size, self.target.context_limit)
         tokenizer = orders[0].tokenizer

@@ -96,6 +96,7 @@ class MixedDrafter:
         self.name = name
         self.sources = tuple(sources)
         self.is_deterministic = not drawing
+        self.shape = "chain" if width == 1 and not drawing else "tree"
         self._width = width
         self._ask = AskRule() if ask is None else ask
         self._drawing = next((i for i, source in enumerate(sources) if source.name in drawing), None)

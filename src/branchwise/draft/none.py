@@ -14,6 +14,7 @@ class NoneDrafter:
     """Proposes nothing, so that plain decoding runs through the same loop, one token per forward."""
 
     name = "none"
+    shape = "chain"
     feature_layers: tuple[int, ...] = ()
 
     def start(self, context: DraftContext) -> None:

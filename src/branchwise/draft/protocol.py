@@ -81,6 +81,8 @@ class Drafter(Protocol):
 
     Some members are optional: ``finish(state)`` is called when a lane ends, for drafters that hold something for it;
     ``is_deterministic = False`` says that children are sampled, so that ``rule="auto"`` can use their proposals;
+    ``shape`` is ``"chain"`` (or ``"rollouts"``, independent chains from the root) for a drafter that never branches
+    elsewhere, so that rules for these shapes take it; it counts as ``"tree"`` otherwise;
     ``costs_forwards = True`` says that `propose` runs a model, so that a `MixedDrafter` may do without it in a step
     (`propose` is then not called, and the next one finds more new tokens).
     """

@@ -99,9 +99,9 @@ class SampledGrowth:
 def draft_law(logits: Tensor, vocab_size: int, sampler: Sampler | None, legal: Tensor | None) -> Tensor | None:
     """The law a drafter draws from: its own, as far as the request's settings can be put on it.
 
-    Temperature and truncation (top-k, top-p, min-p) are applied as they are to the target's law, and what a grammar
-    forbids is left out first. Penalties and user processors, which look at the prefix, are not: the draft is less like
-    the target's law then, and no less exact, since what is drawn from is what the rule is told.
+    Temperature and truncation (top-k, top-p, min-p, typical-p) are applied as they are to the target's law, and what a
+    grammar or a ban forbids is left out first. Penalties and user processors, which look at the prefix, are not: the
+    draft is less like the target's law then, and no less exact, since what is drawn from is what the rule is told.
 
     Args:
         logits: ``[V']`` of the drafter; ids past ``vocab_size`` get no probability, ids past V' neither.

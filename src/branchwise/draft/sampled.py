@@ -17,7 +17,8 @@ from torch import Tensor
 from ..tree import TokenTree
 from ..verify.coins import SeededCoins
 from ..verify.draw import sample_children
-from ..verify.proposal import DraftTree, Proposal
+from ..verify.forbidden import forbidden
+from ..verify.proposal import ONE_HOT, DraftTree, Proposal
 from .best_first import Path, check_budget
 from .mixed import MixedDrafter, MixedState
 from .protocol import DraftContext, StepRecord
@@ -51,6 +52,7 @@ class SampledDrafter:
         self.name = "sampled"
         self.feature_layers = drafter.feature_layers
         self.width = width
+        self.shape = "chain" if width == 1 else "tree"
         self.sharpness = sharpness
         self._drafter = drafter
 
@@ -86,12 +88,15 @@ class SampledDrafter:
             path = paths[node]
             if context.max_depth is not None and len(path) >= context.max_depth:
                 continue
-            vector = self._vector(state, context, path)
-            if vector is None:
-                continue
-            children, proposal = sample_children(vector, min(self.width, budget - len(tokens)), coins)
-            for child in children:
-                score = -negated * float(vector[child])
+            forced = None if context.grammar is None else context.grammar.forced(path)
+            vector = self._vector(state, context, path) if forced is None else None
+            proposal: Proposal = ONE_HOT
+            shares = {} if forced is None else {forced: 1.0}
+            if vector is not None:
+                drawn, proposal = sample_children(vector, min(self.width, budget - len(tokens)), coins)
+                shares = {child: float(vector[child]) for child in drawn}
+            for child, share in shares.items():
+                score = -negated * share
                 heapq.heappush(waiting, (-score, len(tokens)))
                 tokens.append(child)
                 parents.append(node)
@@ -102,7 +107,10 @@ class SampledDrafter:
         return DraftTree(TokenTree(tokens, parents), tuple(proposals), sources, tuple(scores[1:]))
 
     def _vector(self, state: MixedState, context: DraftContext, path: Path) -> Tensor | None:
-        """The probability vector ``[V]`` of the children of ``path``; what a grammar forbids is left out of it."""
+        """The probability vector ``[V]`` of the children of ``path``.
+
+        What the grammar or the request's processors are known to forbid is left out of it before anything is drawn.
+        """
         candidates = {
             token: estimate**self.sharpness
             for token, estimate, _ in self._drafter.candidates(state, path, LEAST)
@@ -110,6 +118,9 @@ class SampledDrafter:
         }
         if context.grammar is not None:
             candidates = {token: weight for token, weight in candidates.items() if context.grammar.allows(path, token)}
+        banned = forbidden(context.sampler, (*context.tokens, *path), context.vocab_size)
+        if banned is not None:
+            candidates = {token: weight for token, weight in candidates.items() if not banned[token]}
         total = sum(candidates.values())
         if not total > 0.0:
             return None

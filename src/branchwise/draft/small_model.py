@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from ..target.huggingface import HuggingFaceTarget
 from ..tree import TokenTree
 from ..verify.coins import SeededCoins
+from ..verify.forbidden import forbidden
 from ..verify.proposal import DraftTree, Sampled
 from .best_first import Path, check_budget, grow
 from .expand import Expansion
@@ -95,6 +96,7 @@ class SmallModelDrafter:
             raise ValueError("give both tokenizers or neither: one alone cannot be compared")
         self.kind: TreeKind = tree_kind(tree, depth=depth, width=width, shape=shape)
         self.is_deterministic = not self.kind.samples
+        self.shape = "chain" if tree == "chain" else "tree"
         self._compared = tokenizer is not None
         if self._compared:
             check_shared_vocabulary(tokenizer, target_tokenizer)
@@ -257,6 +259,9 @@ def _law(logits: Tensor, path: Path, context: DraftContext) -> Tensor | None:
         legal = context.grammar.mask(path)
         if legal is None:  # the text is over there
             return None
+    banned = forbidden(context.sampler, (*context.tokens, *path), context.vocab_size)
+    if banned is not None:
+        legal = ~banned if legal is None else legal & ~banned
     return draft_law(logits, context.vocab_size, context.sampler, legal)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 from ..verify import Coins, DraftTree, Rule, Verdict
@@ -75,6 +76,11 @@ def law_written(accept: Accept, kind: Kind, shape: Shape, pair: ToyPair) -> tupl
         draft = growing_draft(lambda spot: children(spot, coins))
         tree = cast(GrowingTree, draft.tree)
         verdict = accept(draft, lambda node: pair.target[tree.prefix(node)], coins)
+        path = verdict.path
+        if path[0] != 0 or any(tree.parents[node] != above for above, node in pairwise(path)):
+            raise ValueError(
+                f"the rule returned the path {path}, which does not lead from the root from parent to child"
+            )
         return (*tree.prefix(verdict.path[-1]), verdict.bonus)
 
     def children(spot: Spot, coins: EnumeratingCoins) -> Children:

@@ -11,7 +11,7 @@ from .law import LawMaker, TreeLaw
 from .match import Match
 from .multiround import MultiRound
 from .proposal import ONE_HOT, DraftTree, OneHot, Proposal, Sampled
-from .registry import RULES, RuleEntry, resolve_rule
+from .registry import RULES, DraftKind, RuleEntry, is_lossless, resolve_rule
 from .rejection import Rejection
 from .rule import Coins, Law, Rule, Verdict
 from .sampler import Sampler
@@ -19,8 +19,8 @@ from .traversal import Traversal
 from .typical import Typical
 
 __all__ = [
-    "BestPath", "Block", "Coins", "CompiledGrammar", "DraftTree", "Grammar", "GrammarState", "Greedy", "Law",
-    "LawMaker", "Match", "MultiRound", "ONE_HOT", "OneHot", "Proposal", "RULES", "Rejection", "Rule", "RuleEntry",
+    "BestPath", "Block", "Coins", "CompiledGrammar", "DraftKind", "DraftTree", "Grammar", "GrammarState", "Greedy",
+    "Law", "LawMaker", "Match", "MultiRound", "ONE_HOT", "OneHot", "Proposal", "RULES", "Rejection", "Rule", "RuleEntry",
     "Sampled", "Sampler", "SeededCoins", "Traversal", "TreeLaw", "Typical", "Verdict", "choose",
-    "draw_with_replacement", "draw_without_replacement", "masked", "resolve_rule", "sample_children",
+    "is_lossless", "draw_with_replacement", "draw_without_replacement", "masked", "resolve_rule", "sample_children",
 ]  # fmt: skip

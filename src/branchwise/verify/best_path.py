@@ -14,7 +14,7 @@ from .block import judge_chain
 from .proposal import DraftTree, Sampled
 from .rounds import Round, rounds
 from .rule import Coins, Law, Verdict
-from .vectors import Number, lift
+from .vectors import Number, Tilted, lift
 
 MOST_ROLLOUTS = 4
 
@@ -48,21 +48,23 @@ class BestPath:
         rollouts = require_rollouts(draft)
         k = len(rollouts)
         tokens = draft.tree.tokens
-        nodes: list[int] = [0]
-        games: list[Round] = []
+        tilts: list[Tilted] = []
         low: Number = 0
         width: Number = 1
         for depth in range(len(rollouts[0]) if rollouts else 0):
             # rollouts that share the chosen prefix share its laws: the first of them speaks for all
-            proposal = next(rounds(draft, nodes[-1])).drawn_from
+            node = rollouts[0][depth - 1] if depth else 0
+            proposal = next(rounds(draft, node)).drawn_from
             assert proposal is not None
-            tilt = proposal.tilted(lift(law(nodes[-1])), low, width, k)
+            tilt = proposal.tilted(lift(law(node)), low, width, k)
             intervals = {tokens[rollout[depth]]: tilt.interval(tokens[rollout[depth]]) for rollout in rollouts}
             best = max(intervals, key=lambda token: intervals[token][0])
             rollouts = [rollout for rollout in rollouts if tokens[rollout[depth]] == best]
             low, width = intervals[best]
-            nodes.append(rollouts[0][depth])
-            games.append(Round(nodes[-1], best, tilt))
+            tilts.append(tilt)
+        chain = rollouts[0] if rollouts else ()  # one rollout from end to end, so that the path is one in the tree
+        nodes = [0, *chain]
+        games = [Round(node, tokens[node], tilt) for node, tilt in zip(chain, tilts, strict=True)]
         return nodes, games
 
 
