@@ -523,7 +523,10 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     elif prompt is None or prompt == "-":
         if prompt is None and sys.stdin.isatty():
             raise ValueError("no prompt: give it as an argument, with --file, or on stdin")
-        text = sys.stdin.read().removesuffix("\n")
+        try:
+            text = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"stdin is not UTF-8 text (byte {error.start}); convert the prompt first") from None
     else:
         text = prompt
     if not text:

@@ -27,11 +27,11 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("chat"), chat=True, **defaults)
 
 
-def run(*arguments: object, stdin: str | None = None) -> Result:
+def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
 
 
-def generate(model: Path, *arguments: object, stdin: str | None = None) -> Result:
+def generate(model: Path, *arguments: object, stdin: str | bytes | None = None) -> Result:
     return run(
         "generate",
         *arguments,
@@ -270,3 +270,7 @@ def test_help_does_not_import_torch() -> None:
 
     code = "import sys, branchwise.cli; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_stdin_that_is_no_text_is_refused(raw_model: Path) -> None:
+    assert "stdin is not UTF-8 text (byte 2)" in one_line_error(generate(raw_model, "-", stdin=b"ab\xff\xfe"))

@@ -26,6 +26,8 @@ NEW = 14
 SETTINGS = {
     "plain": {},
     "repetition penalty": {"repetition_penalty": 1.6},
+    "penalty by the prompt": {"encoder_repetition_penalty": 1.6},
+    "no repeated pair of the prompt": {"encoder_no_repeat_ngram_size": 2},
     "reward for repetition": {"repetition_penalty": 0.4},
     "no repeated pair": {"no_repeat_ngram_size": 2},
     "min length": {"min_length": 15, "eos_token_id": [10, 22, 19, 17]},
@@ -182,3 +184,14 @@ def test_the_generation_config_handed_over_is_not_changed(model):
     config = GenerationConfig(max_new_tokens=3, do_sample=False)
     model.generate(torch.tensor([PROMPTS[1]]), generation_config=config, custom_generate=spy)
     assert seen == [True]
+
+
+def test_positions_of_the_users_own_are_refused(model):
+    with pytest.raises(ValueError, match="position_ids: positions follow from the prompt"):
+        model.generate(
+            IDS,
+            attention_mask=MASK,
+            position_ids=torch.zeros_like(IDS),
+            max_new_tokens=3,
+            custom_generate=custom_generate,
+        )

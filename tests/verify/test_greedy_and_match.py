@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from branchwise.tree import TokenTree
-from branchwise.verify import RULES, DraftKind, DraftTree, Greedy, Match, Sampler, SeededCoins, resolve_rule
+from branchwise.tree import TokenGraph, TokenTree
+from branchwise.verify import ONE_HOT, RULES, DraftKind, DraftTree, Greedy, Match, Sampler, SeededCoins, resolve_rule
 
 pytestmark = pytest.mark.core
 
@@ -98,3 +98,9 @@ def test_unknown_and_unfitting_rules_raise_with_a_remedy() -> None:
     with pytest.raises(ValueError, match=r"'greedy' does not fit do_sample=True.*'match'"):
         resolve_rule("greedy", Sampler(do_sample=True))
     assert set(RULES) >= {"greedy", "match"}
+
+
+def test_a_graph_is_no_draft() -> None:
+    graph = TokenGraph([1, 2, 3, 4], [(0, 1), (0, 2), (1, 3), (2, 3)])
+    with pytest.raises(ValueError, match="two histories has no single law"):
+        DraftTree(graph, (ONE_HOT,) * 3)

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
     EosTokenCriteria,
     LogitsProcessorList,
     MaxLengthCriteria,
@@ -170,6 +172,7 @@ def orders_from_callback(
     _refuse_model_arguments(model_kwargs)
     mask = model_kwargs.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask
+    _refuse_positions(model_kwargs.get("position_ids"), mask)
     returns = generation_config.num_return_sequences or 1
     orders = []
     for index, (row, keep) in enumerate(zip(input_ids, mask.bool(), strict=True)):
@@ -352,11 +355,20 @@ def _refuse_model_arguments(model_kwargs: dict[str, Any]) -> None:
         raise ValueError(f"branchwise does not hand {foreign} to the model; leave them out or use model.generate")
 
 
+def _refuse_positions(position_ids: Tensor | None, mask: Tensor) -> None:
+    """transformers hands over positions of its own making, or the user's; only those that follow from the mask fit."""
+    if position_ids is None or position_ids.shape != mask.shape:
+        return
+    kept = mask.bool()
+    if not torch.equal(position_ids[kept], (mask.long().cumsum(-1) - 1)[kept]):
+        raise ValueError(f"position_ids: {_REFUSED['position_ids']}")
+
+
 def _for_row(processors: Sequence[Any], row: int) -> tuple[Any, ...]:
     """transformers' processors for a lane that calls them with one row instead of the batch they were built for.
 
-    Two of its own classes tell the rows apart: a prefix constraint is called with the number of the row's prompt, and
-    (in newer versions) a repetition penalty skips each row's padding.
+    Some of its own classes tell the rows apart: a prefix constraint is called with the number of the row's prompt, (in
+    newer versions) a repetition penalty skips each row's padding, and two processors hold every row's prompt.
     """
     alone: list[Any] = []
     for processor in processors:
@@ -366,6 +378,12 @@ def _for_row(processors: Sequence[Any], row: int) -> tuple[Any, ...]:
         elif type(processor) is RepetitionPenaltyLogitsProcessor and isinstance(processor.prompt_ignore_length, Tensor):
             pads = int(processor.prompt_ignore_length[row])
             processor = RepetitionPenaltyLogitsProcessor(processor.penalty, prompt_ignore_length=pads)
+        elif type(processor) is EncoderRepetitionPenaltyLogitsProcessor and len(processor.encoder_input_ids) > 1:
+            processor = copy.copy(processor)
+            processor.encoder_input_ids = processor.encoder_input_ids[row : row + 1]
+        elif type(processor) is EncoderNoRepeatNGramLogitsProcessor and processor.batch_size > 1:
+            processor = copy.copy(processor)
+            processor.batch_size, processor.generated_ngrams = 1, [processor.generated_ngrams[row]]
         alone.append(processor)
     return tuple(alone)
 

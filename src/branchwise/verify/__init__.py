@@ -20,7 +20,8 @@ from .typical import Typical
 
 __all__ = [
     "BestPath", "Block", "Coins", "CompiledGrammar", "DraftKind", "DraftTree", "Grammar", "GrammarState", "Greedy",
-    "Law", "LawMaker", "Match", "MultiRound", "ONE_HOT", "OneHot", "Proposal", "RULES", "Rejection", "Rule", "RuleEntry",
+    "Law", "LawMaker", "Match", "MultiRound", "ONE_HOT", "OneHot", "Proposal", "RULES", "Rejection", "Rule",
+    "RuleEntry",
     "Sampled", "Sampler", "SeededCoins", "Traversal", "TreeLaw", "Typical", "Verdict", "choose",
     "is_lossless", "draw_with_replacement", "draw_without_replacement", "masked", "resolve_rule", "sample_children",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..tree import TokenTree
+from ..tree import TokenGraph, TokenTree
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,11 @@ class DraftTree:
     scores: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.tree, TokenGraph):
+            raise ValueError(
+                "a draft must be a TokenTree, got a TokenGraph: a node with two histories has no single law, so no "
+                "rule can judge it"
+            )
         drafted = len(self.tree) - 1
         for name in ("proposals", "sources", "scores"):
             given = len(getattr(self, name))
