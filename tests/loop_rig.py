@@ -138,6 +138,12 @@ class ScriptedTarget:
     def limit_rows(self, rows: int) -> None:
         pass
 
+    def clear(self, lane: int) -> None:
+        self.lengths[lane] = 0
+
+    def scrub(self, lane: int) -> None:
+        pass
+
     @property
     def solo_beyond(self) -> int | None:
         return None

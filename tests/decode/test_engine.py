@@ -6,6 +6,8 @@ import asyncio
 import random
 import threading
 import time
+from dataclasses import replace
+from itertools import count
 
 import pytest
 import torch
@@ -82,6 +84,7 @@ def test_drafters_that_hold_lanes_of_their_own(drafter, options):
         rule="match",
         max_lanes=3,
         pool_tokens=256,
+        clock=count().__next__,  # every step costs the same: trees always pay
     )
     asked = [(3, 4), (6, 5), (1, 6), (5, 7), (2, 8)]
     handles = []
@@ -301,6 +304,67 @@ def test_a_broken_processor_ends_its_own_request():
     assert handles[1].tokens == alone(1, None)[: len(handles[1].tokens)] and len(handles[1].tokens) >= 5
     with pytest.raises(RuntimeError, match="this processor is broken"):
         list(handles[1])
+
+
+#: a token that no prompt and no output of the tests below holds
+NAN = next(token for token in range(37) if not any(token in (*PROMPTS[p], *alone(p, None)) for p in (0, 1, 3)))
+
+
+def poisoned():
+    """A model of its own for which one token is NaN, and stays NaN in the rows it leaves behind."""
+    own = tiny_llama()
+    own.get_input_embeddings().weight.data[NAN] = torch.nan
+    return own
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_nan_in_one_request_does_not_reach_who_gets_its_place(cancelled):
+    """A short lane beside a long one sees the stale rows of its place, with a weight of zero: zero times NaN is NaN."""
+    engine = small_engine(target=poisoned(), drafter="none", budget=1, max_lanes=2, prefix_bytes=0)
+    long = engine.submit(request(3))
+    nan = engine.submit(replace(request(1), prompt=(*range(1, 20), NAN, *range(1, 9))))
+    engine.step()
+    if cancelled:
+        nan.cancel()
+    engine.step()
+    short = engine.submit(request(1, 12))
+    run(engine)
+    with pytest.raises(RequestCancelled if cancelled else ValueError):
+        nan.result(timeout=0)
+    assert outputs([long, short]) == [alone(3, None), alone(1, None)[:12]]
+
+
+class DraftsNan:
+    """Drafts the token that is NaN, until a long lane joins: then it lets everybody decode plainly."""
+
+    name = "nan"
+    feature_layers = ()
+
+    def start(self, context):
+        return None
+
+    def propose(self, states, contexts, budgets):
+        is_over = any(len(context.tokens) >= 30 for context in contexts)
+        chains = [[] if is_over else [NAN] * min(3, context.max_depth) for context in contexts]
+        return [
+            DraftTree.deterministic(TokenTree.from_chain(context.tokens[-1], chain))
+            for context, chain in zip(contexts, chains, strict=True)
+        ]
+
+    def observe(self, states, records):
+        pass
+
+
+def test_drafts_that_are_nan_do_not_stay_behind():
+    """The rows of a spoiled tree lie past the end of their lanes, out of sight until a longer lane joins."""
+    engine = small_engine(target=poisoned(), drafter=DraftsNan(), budget=5, max_lanes=3, prefix_bytes=0)
+    handles = [engine.submit(request(prompt, 14)) for prompt in (1, 0)]
+    engine.step()
+    engine.step()
+    handles.append(engine.submit(request(3, 14)))
+    run(engine)
+    assert outputs(handles) == [alone(prompt, None)[:14] for prompt in (1, 0, 3)]
+    assert engine.statistics.drafts == 0, "spoiled trees are judged without their drafts"
 
 
 def test_a_callback_that_fails_ends_its_own_request():

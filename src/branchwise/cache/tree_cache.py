@@ -116,6 +116,15 @@ class TreeCache(Cache):
         for layer in self.layers:
             layer.kept[slot] -= dropped
 
+    def scrub(self, lane: int) -> None:
+        """Makes the stale rows of ``lane`` zeros: for rows that were dropped because they hold NaN.
+
+        Attention hides stale rows with a weight of zero, but zero times NaN is NaN.
+        """
+        self._refuse_in_flight("scrub a lane")
+        for layer in self.layers:
+            layer.scrub(self.slot(lane))
+
     def slot(self, lane: int) -> int:
         """Where ``lane`` lies along the batch axis."""
         try:

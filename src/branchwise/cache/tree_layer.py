@@ -6,7 +6,8 @@ slots in the current forward (tree rows of all slots start at one place, so that
     row    0 ........ kept[slot]        S ............ S + N      capacity
            | committed | (stale, unseen) | tree in flight | free  |
 
-Stale rows are always finite (buffers start as zeros), so a masked weight of 0 never meets a NaN.
+Stale rows are finite (buffers start as zeros), so a masked weight of 0 never meets a NaN. Where rows may hold NaN,
+whoever drops them says so (`scrub`).
 """
 
 from __future__ import annotations
@@ -166,6 +167,12 @@ class TreeLayer(CacheLayerMixin):
         self.keys[slot, :, : keys.shape[1]] = keys
         self.values[slot, :, : values.shape[1]] = values
         self.kept[slot] = keys.shape[1]
+
+    def scrub(self, slot: int) -> None:
+        """Makes a slot's stale rows zeros."""
+        for buffer in (self.keys, self.values):
+            if buffer is not None:
+                buffer[slot, :, self.kept[slot] :] = 0
 
     def release(self) -> None:
         """Gives the buffers back; the next update allocates anew, for the lanes that are open by then."""

@@ -37,6 +37,7 @@ class Lane:
     watch: StopWatch
     place: int | None = None  # the target's lane, while it has one
     read: int = 0  # committed tokens whose keys and values are in the target
+    has_stepped: bool = False  # since it has this place, a step went well: what was read is sound
     draft_state: DraftState = None
     is_drafting: bool = False  # a drafter holds a state for it
     draft_error: Exception | None = None  # why it is no longer drafting

@@ -123,6 +123,7 @@ class Session:
         lane.place = self.target.open(tokens + self.budget.largest, longest=tokens + lane.watch.left)
         lane.context.place = TargetLane(self.target, lane.place)
         lane.read = 0
+        lane.has_stepped = False
         lane.features = {}
 
     @_own_grad_mode()
@@ -161,6 +162,10 @@ class Session:
         if lane in self.active:
             self.active.remove(lane)
         if lane.place is not None:
+            if lane.error is not None or not lane.has_stepped:
+                # its rows may hold NaN, and somebody else will lie in their place
+                self.target.clear(lane.place)
+                self.target.scrub(lane.place)
             self.target.free(lane.place)
             lane.place = lane.context.place = None
         self._drafting.finish(lane)
@@ -190,6 +195,7 @@ class Session:
         if _is_spoiled(turns):
             self.target.rollback()
             for turn in turns:
+                self.target.scrub(turn.number)
                 turn.draft = lone_root(turn.lane)
             self._forward(turns)
         clock.lap("forward")
@@ -199,6 +205,7 @@ class Session:
         clock.lap("commit")
         for turn in turns:
             turn.lane.read += len(turn.decision.verdict.path)
+            turn.lane.has_stepped = True
         turns = self._survivors(turns, self._emit)
         clock.lap("other")
         self._drafting.observe(turns)

@@ -375,6 +375,16 @@ class HuggingFaceTarget:
         self.cache.rollback()
         self._forget_flight()
 
+    def scrub(self, lane: int) -> None:
+        """See `Target.scrub`."""
+        self.cache.scrub(lane)
+
+    def clear(self, lane: int) -> None:
+        """See `Target.clear`."""
+        self.cache.clear(lane)
+        if lane in self._tokens:
+            self._tokens[lane] = []
+
     def _forget_flight(self) -> None:
         self._in_flight, self._rows, self._first_rows = {}, {}, {}
         self._first_layers = 0

@@ -69,6 +69,14 @@ class Target(Protocol):
         """Drops all rows in flight; nothing to do when none are."""
         ...
 
+    def clear(self, lane: int) -> None:
+        """Forgets all committed tokens of a lane, which stays open."""
+        ...
+
+    def scrub(self, lane: int) -> None:
+        """Says that rows of a lane that were dropped may hold NaN, which later forwards must never meet."""
+        ...
+
     def free(self, lane: int) -> None:
         """Gives the lane's rows back."""
         ...
