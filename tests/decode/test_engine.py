@@ -512,9 +512,16 @@ def test_cancelling_frees_the_lane_and_wakes_who_waits():
 
 
 @pytest.mark.parametrize("drain", [True, False])
-def test_shutting_down_lets_requests_finish_or_ends_them(drain):
+def test_shutting_down_lets_requests_finish_or_ends_them(drain, monkeypatch):
+    # the first request holds the only lane until the end has begun: nobody is quicker than the shutdown
+    ending = threading.Event()
     engine = small_engine(max_lanes=1).start()
-    handles = [engine.submit(request(prompt)) for prompt in (1, 2, 3)]
+    first = engine.submit(request(1, on_tokens=lambda tokens: ending.wait(60)))
+    handles = [first, *(engine.submit(request(prompt)) for prompt in (2, 3))]
+    cancel_all = engine.cancel_all
+    monkeypatch.setattr(engine, "cancel_all", lambda: (cancel_all(), ending.set()))
+    if drain:
+        ending.set()
     engine.shutdown(drain=drain, timeout=60)
     assert all(handle.is_done for handle in handles)
     if drain:

@@ -126,6 +126,7 @@ class Engine:
         self._inbox: list[_Ticket] = []
         self._arrivals = 0
         self._is_closing = False
+        self._cancelled_below = 0  # requests of lower numbers are cancelled
         self._thread: threading.Thread | None = None
         self._steps_alone = threading.Lock()  # one thread steps at a time
         target.limit_rows(self.pool.rows)
@@ -255,7 +256,7 @@ class Engine:
 
     def _drop_cancelled(self) -> None:
         for ticket in [*self._line, *self._reading, *self._running]:
-            if ticket.handle.is_cancelled:
+            if ticket.handle.is_cancelled or ticket.number < self._cancelled_below:
                 self._end(ticket, RequestCancelled(f"request {ticket.number} was cancelled"))
 
     def _make_room(self) -> None:
@@ -426,10 +427,9 @@ class Engine:
         self._count()
 
     def cancel_all(self) -> None:
-        """Cancels every request there is now."""
-        with self._steps_alone, self._woken:
-            for ticket in [*self._inbox, *self._line, *self._reading, *self._running]:
-                ticket.handle.is_cancelled = True
+        """Cancels every request there is now, without waiting for the step in progress: the next one lets them go."""
+        with self._woken:
+            self._cancelled_below = self._arrivals
             self._woken.notify_all()
 
     # small things
