@@ -328,6 +328,8 @@ def test_health_and_version(server):
         ({"messages": [{"role": "user", "content": "x", "name": "me"}]}, "messages.0.name", "not supported"),
         ({"temperature": 2.5}, "temperature", "less than or equal to 2"),
         ({"temperature": True}, "temperature", "valid number"),
+        ({"temperature": 1e-9}, "temperature", "1e-09 is neither 0 (greedy) nor at least 1e-05"),
+        ({"repetition_penalty": 5e-324}, "repetition_penalty", "greater than or equal to 0.01"),
         ({"top_p": 0}, "top_p", "greater than 0"),
         ({"n": 0}, "n", "greater than or equal to 1"),
         ({"n": 99}, "n", "99 choices in one request, 32 are allowed"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 #: fields of OpenAI's API that are not served, with the values that ask for nothing and are let pass
 _OFF: dict[str, tuple[Any, ...]] = {
@@ -63,6 +63,18 @@ class StreamOptions(Strict):
 Token = Annotated[int, Field(ge=0)]
 Stop = Annotated[str, Field(min_length=1, max_length=500)]
 
+_LEAST = 1e-5
+
+
+def _check_temperature(value: float) -> float:
+    # logits over less would leave float32
+    if 0 < value < _LEAST:
+        raise ValueError(f"{value} is neither 0 (greedy) nor at least {_LEAST}")
+    return value
+
+
+Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False), AfterValidator(_check_temperature)]
+
 
 class Sampling(Strict):
     """Fields that both kinds of completion have: OpenAI's, and ``top_k``, ``min_p`` and ``repetition_penalty``."""
@@ -70,7 +82,7 @@ class Sampling(Strict):
     model: str | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = 0.0
     presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] | None = 1.0
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10, allow_inf_nan=False)] | None = 1.0
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = 0.0
@@ -79,7 +91,7 @@ class Sampling(Strict):
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = 1.0
+    temperature: Temperature | None = 1.0
     top_k: Annotated[int, Field(ge=0)] | None = 0
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = 1.0
     user: str | None = Field(default=None, description="Taken and not used: all users are served alike.")
