@@ -6,6 +6,8 @@ OLDEST := .venv-oldest
 # the oldest transformers that is supported and not withdrawn (5.10.0 was)
 OLDEST_TRANSFORMERS := 5.10.1
 
+# two processes of one thread each; whole files stay together for the sake of their fixtures
+PYTEST := -m pytest -n 2 --dist loadfile
 RUN := HF_HUB_OFFLINE=1 $(VENV)/bin/python
 DEMO_PROMPT := "Explain in five short steps how to bake bread, then repeat the steps as a numbered list."
 
@@ -17,7 +19,7 @@ demo: $(VENV)/ready
 
 test: $(VENV)/ready
 	$(RUN) -m branchwise models fetch default
-	$(RUN) -m pytest
+	OMP_NUM_THREADS=1 $(RUN) $(PYTEST)
 
 quality: $(VENV)/ready
 	$(VENV)/bin/ruff check .
@@ -25,7 +27,7 @@ quality: $(VENV)/ready
 	$(VENV)/bin/mypy
 
 test-oldest: $(OLDEST)/ready
-	HF_HUB_OFFLINE=1 $(OLDEST)/bin/python -m pytest -m "core and not model" -p no:cacheprovider
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(OLDEST)/bin/python $(PYTEST) -m "core and not model" -p no:cacheprovider
 
 # figures of the README, see bench/bars.sh
 bars: $(VENV)/ready
@@ -33,7 +35,7 @@ bars: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[hub,dev]"
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[hub,openvino,ray,docs,dev]"
 	touch $@
 
 $(OLDEST)/ready: pyproject.toml constraints.txt
