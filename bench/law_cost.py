@@ -63,7 +63,8 @@ class Case:
 
 def draw(law: Tensor, shape: str, root: int, nodes: int, coins: SeededCoins) -> DraftTree:
     """A draft of one shape, every child drawn from the softened law of the root: right often enough to go deep."""
-    vector = (law.double() ** 0.7).div_((law.double() ** 0.7).sum())
+    softened = law.double() ** 0.7
+    vector = softened / softened.sum()
     width, replacement = {"tree": (3, False), "chain": (1, False), "rollouts": (4, True)}[shape]
     tokens, parents = [root], [-1]
     proposals: list[Proposal] = []

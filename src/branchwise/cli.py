@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from . import cli_roofline, cli_train
+from .cli_options import EXIT_FAILED, Debug, Device, Dtype, Model, Threads, load_model
 
 if TYPE_CHECKING:
     from .bench.compare import Comparison
@@ -42,17 +43,12 @@ app.add_typer(bench_app, name="bench")
 train_app = typer.Typer(help="Train draft heads: first data, then a head, then figures.", no_args_is_help=True)
 app.add_typer(train_app, name="train")
 
-EXIT_FAILED = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# options that several commands share
-Model = Annotated[str, typer.Option(help="'default', another short name, a folder, or a Hub id.")]
-Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's own), float32, bfloat16, float16 or float64.")]
-Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, ...", show_default="cpu")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads.", show_default="torch's own choice")]
+# options that several commands of this file share
 Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
 Drafter = Annotated[str, typer.Option(help="auto, none, ngram, mixed, model, eagle, medusa, block, early_exit, ...")]
@@ -71,7 +67,6 @@ Chat = Annotated[
     bool | None,
     typer.Option("--chat/--raw", help="Use the chat template or not.", show_default="chat if there is a template"),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def main() -> None:
@@ -194,7 +189,7 @@ def generate(
     from .target import HuggingFaceTarget
     from .verify.registry import RULES
 
-    loaded, tokenizer = _load(model, dtype, device, threads)
+    loaded, tokenizer = load_model(model, dtype, device, threads)
     prompt_ids = encode_prompt(tokenizer, text, chat=chat, system=system)
     order = Order(prompt_ids, sampling, max_new_tokens, stops, seed, grammar, logprobs)
     live = None if as_json or no_stream else LiveText(tokenizer, _write, stops)
@@ -342,7 +337,7 @@ def bench(
     )
     if json_path is not None:
         check_writable(json_path)
-    loaded, tokenizer = _load(model, dtype, device, threads)
+    loaded, tokenizer = load_model(model, dtype, device, threads)
     options = _drafter_options(draft_model, None, dtype, device, tokenizer)
     record = run_job(
         job, loaded, tokenizer, model, options, draft_model, progress=lambda line: typer.echo(line, err=True)
@@ -419,7 +414,7 @@ def serve(
     )
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("branchwise").setLevel(logging.INFO)
-    loaded, tokenizer = _load(model, dtype, device, threads)
+    loaded, tokenizer = load_model(model, dtype, device, threads)
     options = _drafter_options(draft_model, None, dtype, device, tokenizer)
     if head is not None:
         options["head"] = head
@@ -632,41 +627,9 @@ def _drafter_options(
     """The options of a named drafter; a draft model is loaded once, as the target was, and brings its tokenizer."""
     options: dict[str, Any] = {} if draft_tree is None else {"tree": draft_tree}
     if draft_model is not None:
-        loaded, own_tokenizer = _load(draft_model, dtype, device, None)
+        loaded, own_tokenizer = load_model(draft_model, dtype, device, None)
         options |= {"draft_model": loaded, "draft_tokenizer": own_tokenizer, "target_tokenizer": tokenizer}
     return options
-
-
-def _load(model: str, dtype: str, device: str | None, threads: int | None) -> tuple[Any, Any]:
-    import torch
-    from transformers.utils import logging
-
-    from .hub import load
-
-    dtypes = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
-    if dtype != "auto" and dtype not in dtypes:
-        raise ValueError(f"no dtype is named {dtype!r}; there are auto, {', '.join(dtypes)}")
-    if device is not None:
-        _check_device(device)
-    if model.startswith((".", "~", os.sep)) and not Path(model).expanduser().is_dir():
-        raise ValueError(f"no folder {model!r} with a model in it")
-    if threads is not None:
-        if threads < 1:
-            raise ValueError(f"threads must be >= 1, got {threads}")
-        torch.set_num_threads(threads)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    return load(os.path.expanduser(model), dtype=dtypes.get(dtype), device=device)
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"device {device!r} cannot be used here: {reason}") from None
 
 
 def _split(names: str) -> list[str]:

@@ -12,15 +12,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from .cli_options import EXIT_FAILED, Debug, Threads
+
 Numbers = Annotated[str, typer.Option(help="Comma between.")]
 Repeats = Annotated[int, typer.Option(help="Calls per way; the median counts.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw cost against nodes and against context (extra: plot).")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result to a file as well.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...", show_default="cuda if there is one")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads.", show_default="torch's own choice")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
-EXIT_FAILED = 1
 
 
 class DefaultsToPrompts(TyperGroup):

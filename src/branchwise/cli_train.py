@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from .cli_options import Debug, Device, Dtype, Model, Threads, load_model
 
 if TYPE_CHECKING:
     from .train.settings import TrainingSettings
     from .train.training import Options
 
-Model = Annotated[str, typer.Option(help="'default', another short name, a folder, or a Hub id.")]
-Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's own), float32, bfloat16, float16 or float64.")]
-Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, ...", show_default="cpu")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads.", show_default="torch's own choice")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Out = Annotated[Path, typer.Option(help="Folder for the result; an interrupted run goes on from what is there.")]
 
 
@@ -64,7 +61,7 @@ def data(
         drafter=drafter,
         budget=budget,
     )
-    model, tokenizer = _load(target, dtype, device, threads)
+    model, tokenizer = load_model(target, dtype, device, threads)
     typer.echo(write_data(order, model, tokenizer))
 
 
@@ -230,7 +227,7 @@ def evaluate(
         max_new_tokens,
         (target, resolve(target)),
     )
-    model, tokenizer = _load(target, dtype, device, threads)
+    model, tokenizer = load_model(target, dtype, device, threads)
     for line in evaluate_head(order, model, tokenizer):
         typer.echo(line)
 
@@ -259,17 +256,11 @@ def _train(
     if features not in ("keep", "recompute"):
         raise ValueError(f"--features is keep or recompute, not {features!r}")
     size: str | int = int(draft_vocabulary) if draft_vocabulary.isdigit() else draft_vocabulary
-    model, tokenizer = _load(target, dtype, device, threads)
+    model, tokenizer = load_model(target, dtype, device, threads)
     order = TrainingOrder(
         out, tuple(data), options, settings, size, features == "keep", resume, (target, resolve(target))
     )
     typer.echo(train_head(order, model, tokenizer))
-
-
-def _load(target: str, dtype: str, device: str | None, threads: int | None) -> tuple[Any, Any]:
-    from .cli import _load as load  # at this point `cli` is complete, and it is what called
-
-    return load(target, dtype, device, threads)
 
 
 #: name -> command

@@ -30,7 +30,7 @@ from .logprobs import token_logprobs
 from .request import Request
 from .statistics import Generation, StepClock, StepSeconds
 from .stopping import StopWatch
-from .text import TextStream
+from .text import TextStream, first_stop
 
 
 @contextmanager
@@ -326,8 +326,7 @@ class Session:
         text = self.tokenizer.decode(lane.generated, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         if lane.stop is None or lane.stop.cause != "stop_string":
             return text
-        starts = [text.find(stop) for stop in lane.request.stop.stop_strings]
-        return text[: min((start for start in starts if start >= 0), default=len(text))]
+        return text[: first_stop(text, lane.request.stop.stop_strings)]
 
 
 def _is_spoiled(turns: Sequence[Turn]) -> bool:

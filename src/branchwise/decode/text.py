@@ -61,6 +61,11 @@ class TextStream:
         return self._tokenizer.decode(tokens, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False)
 
 
+def first_stop(text: str, stop_strings: Sequence[str], start: int = 0) -> int | None:
+    """Where the first stop string at or after ``start`` begins, or None."""
+    return min((at for stop in stop_strings if (at := text.find(stop, start)) >= 0), default=None)
+
+
 class ShownText:
     """Text as a reader may see it while it grows: never more than the finished text will hold.
 
@@ -92,6 +97,6 @@ class ShownText:
     def _advance(self, held_back: int) -> str:
         text, start = self._stream.text, self._shown
         # a stop string that is complete now began at or after what was shown
-        found = [at for stop in self._stops if (at := text.find(stop, start)) >= 0]
-        self._shown = max(start, min(found) if found else len(text) - held_back)
+        stop = first_stop(text, self._stops, start)
+        self._shown = max(start, len(text) - held_back if stop is None else stop)
         return text[start : self._shown]

@@ -13,6 +13,7 @@ from .block_head import BlockHead
 from .checkpoint import HeadCheckpoint, blank
 from .head_config import HeadCheckpointError
 from .head_target import RecordedTarget
+from .token_map import read_token_ids
 
 #: copies of the target's own weights that training keeps beside the head
 TARGET_COPIES = ("verifier_norm.weight", "verifier_lm_head.weight")
@@ -73,12 +74,7 @@ def _token_ids(checkpoint: HeadCheckpoint, config: BlockHeadConfig) -> tuple[int
     size = config.draft_vocab_size
     if size is None or (size == config.vocab_size and "d2t" not in checkpoint):
         return None
-    ids = torch.arange(size) + checkpoint.take("d2t", (size,), torch.int64)
-    if not bool(((ids >= 0) & (ids < config.vocab_size)).all()) or len(ids.unique()) < size:
-        raise HeadCheckpointError(
-            f"tensor 'd2t' of {checkpoint.folder.name} does not give {size} different tokens of the target's "
-            f"{config.vocab_size}"
-        )
+    ids = read_token_ids(checkpoint, size, config.vocab_size)
     if "t2d" in checkpoint:
         known = checkpoint.take("t2d", (config.vocab_size,), torch.bool)
         if not torch.equal(known.nonzero()[:, 0], ids.sort().values):

@@ -15,6 +15,7 @@ from .checkpoint import HeadCheckpoint, blank
 from .eagle_config import EagleConfig, read_eagle_config
 from .eagle_head import EagleHead
 from .head_config import HeadCheckpointError
+from .token_map import read_token_ids
 
 
 def load_eagle_head(folder: str | os.PathLike[str], model: PreTrainedModel, *, allow_pickle: bool = False) -> EagleHead:
@@ -122,17 +123,9 @@ def _target_ids(config: EagleConfig, checkpoint: HeadCheckpoint, device: torch.d
         if "t2d" in checkpoint:
             checkpoint.skip("t2d")  # marks every token, without saying where it went
         return None
-    offsets = checkpoint.take("d2t", (config.draft_vocab_size,), torch.int64)
-    ids = offsets + torch.arange(config.draft_vocab_size)
+    ids = read_token_ids(checkpoint, config.draft_vocab_size, config.vocab_size)
     known = torch.zeros(config.vocab_size, dtype=torch.bool)
-    if int(ids.min()) < 0 or int(ids.max()) >= config.vocab_size:
-        raise HeadCheckpointError(
-            f"tensor 'd2t' of {where} leads to the tokens {int(ids.min())} .. {int(ids.max())} in a vocabulary of "
-            f"{config.vocab_size}"
-        )
     known[ids] = True
-    if int(known.sum()) != len(ids):
-        raise HeadCheckpointError(f"tensor 'd2t' of {where} leads from two draft tokens to one target token")
     if "t2d" in checkpoint and not torch.equal(checkpoint.take("t2d", (config.vocab_size,), torch.bool), known):
         raise HeadCheckpointError(f"tensors 'd2t' and 't2d' of {where} speak of different target tokens")
     return ids.to(device)

@@ -17,9 +17,9 @@ from torch import Tensor
 from ..tree import TokenTree
 from ..verify.coins import SeededCoins
 from ..verify.draw import sample_children
-from ..verify.forbidden import forbidden
 from ..verify.proposal import ONE_HOT, DraftTree, Proposal
 from .best_first import Path, check_budget
+from .forbidden import forbidden
 from .mixed import MixedDrafter, MixedState
 from .protocol import DraftContext, StepRecord
 
@@ -118,7 +118,7 @@ class SampledDrafter:
         }
         if context.grammar is not None:
             candidates = {token: weight for token, weight in candidates.items() if context.grammar.allows(path, token)}
-        banned = forbidden(context.sampler, (*context.tokens, *path), context.vocab_size)
+        banned = forbidden(context, path)
         if banned is not None:
             candidates = {token: weight for token, weight in candidates.items() if not banned[token]}
         total = sum(candidates.values())

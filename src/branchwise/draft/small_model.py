@@ -17,11 +17,11 @@ from transformers import PreTrainedModel
 from ..target.huggingface import HuggingFaceTarget
 from ..tree import TokenTree
 from ..verify.coins import SeededCoins
-from ..verify.forbidden import forbidden
 from ..verify.proposal import DraftTree, Sampled
 from .best_first import Path, check_budget, grow
 from .expand import Expansion
 from .expand_static import StaticExpansion
+from .forbidden import forbidden
 from .grammar import within_grammar
 from .model_candidates import forced_by, likeliest
 from .model_lanes import ModelLane, ModelLanes
@@ -259,7 +259,7 @@ def _law(logits: Tensor, path: Path, context: DraftContext) -> Tensor | None:
         legal = context.grammar.mask(path)
         if legal is None:  # the text is over there
             return None
-    banned = forbidden(context.sampler, (*context.tokens, *path), context.vocab_size)
+    banned = forbidden(context, path)
     if banned is not None:
         legal = ~banned if legal is None else legal & ~banned
     return draft_law(logits, context.vocab_size, context.sampler, legal)

@@ -61,7 +61,7 @@ class Sampler:
         """The chain, each processor with what is known about it."""
         if not self.processors:
             return ()
-        blind = _prefix_blind_types()
+        blind = _own_types(_PREFIX_BLIND)
         return tuple(
             Stage(processor, type(processor) not in blind, truncation.fast_equal(processor))
             for processor in self.processors
@@ -73,20 +73,34 @@ class Sampler:
         return any(stage.reads_prefix for stage in self.stages)
 
     @cached_property
+    def bans(self) -> tuple[Processor, ...]:
+        """transformers' own processors that forbid tokens by the prefix alone, whatever the scores are."""
+        banning = _own_types(_BANNING)
+        return tuple(processor for processor in self.processors if type(processor) in banning)
+
+    @cached_property
     def may_write(self) -> bool:
         """Whether a processor might write into the scores it is given."""
         return any(stage.fast is None for stage in self.stages)
 
 
-def _prefix_blind_types() -> frozenset[type]:
-    """The processors of transformers whose result is a function of the scores alone."""
+#: transformers' processors whose result is a function of the scores alone
+_PREFIX_BLIND = (
+    "TemperatureLogitsWarper TopKLogitsWarper TopPLogitsWarper MinPLogitsWarper TopHLogitsWarper TypicalLogitsWarper "
+    "EpsilonLogitsWarper EtaLogitsWarper LogitNormalization InfNanRemoveLogitsProcessor SuppressTokensLogitsProcessor"
+)
+#: transformers' processors that put minus infinity where the prefix alone says so
+_BANNING = (
+    "SuppressTokensLogitsProcessor SuppressTokensAtBeginLogitsProcessor NoBadWordsLogitsProcessor "
+    "SequenceBiasLogitsProcessor MinLengthLogitsProcessor MinNewTokensLengthLogitsProcessor "
+    "NoRepeatNGramLogitsProcessor ForcedBOSTokenLogitsProcessor ForcedEOSTokenLogitsProcessor"
+)
+
+
+def _own_types(names: str) -> frozenset[type]:
+    """The classes of transformers with these names, as far as the installed version has them."""
     from transformers.generation import logits_process as own
 
-    names = (
-        "TemperatureLogitsWarper TopKLogitsWarper TopPLogitsWarper MinPLogitsWarper TopHLogitsWarper "
-        "TypicalLogitsWarper EpsilonLogitsWarper EtaLogitsWarper LogitNormalization InfNanRemoveLogitsProcessor "
-        "SuppressTokensLogitsProcessor"
-    )
     return frozenset(getattr(own, name) for name in names.split() if hasattr(own, name))
 
 
