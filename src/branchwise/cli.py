@@ -55,7 +55,9 @@ Drafter = Annotated[str, typer.Option(help="auto, none, ngram, mixed, model, eag
 DraftModel = Annotated[
     str | None, typer.Option(help="A smaller model that drafts, alone (drafter model) or with others (mixed, auto).")
 ]
-Head = Annotated[str | None, typer.Option(help="Folder of the trained head, for eagle, medusa and block.")]
+Head = Annotated[
+    str | None, typer.Option(help="Folder of a trained head: for eagle, medusa and block, or in the tree of mixed.")
+]
 DraftTree = Annotated[
     str | None,
     typer.Option(
@@ -579,16 +581,19 @@ def _check_choices(
 ) -> None:
     """Finds a wrong name or number before a model is loaded."""
     from .draft import TARGET_DRAFTERS, make_drafter
-    from .draft.registry import HEAD_DRAFTERS, check_drafter_name
+    from .draft.registry import HEAD_DRAFTERS, WITH_HEAD, check_drafter_name
     from .draft.tree_kind import tree_kind
     from .tune.budget import make_budget
 
     make_budget(budget)
     check_drafter_name(drafter, with_model=draft_model is not None)
+    if head is not None and drafter not in HEAD_DRAFTERS + WITH_HEAD:
+        takers = ", ".join(HEAD_DRAFTERS + WITH_HEAD)
+        raise ValueError(f"--drafter {drafter} takes no head; those that take one are: {takers}")
+    if head is not None and not Path(head).expanduser().is_dir():
+        raise ValueError(f"no folder {head!r} with a head in it")
     if drafter in HEAD_DRAFTERS:
         _check_head(drafter, head, draft_tree)
-    elif head is not None:
-        raise ValueError(f"--drafter {drafter} has no head; those with a trained head are: {', '.join(HEAD_DRAFTERS)}")
     elif drafter in TARGET_DRAFTERS:
         if draft_tree is not None:
             raise ValueError(f"drafter {drafter!r} grows dynamic trees; leave --draft-tree out")
@@ -601,8 +606,6 @@ def _check_choices(
 def _check_head(drafter: str, head: str | None, draft_tree: str | None) -> None:
     if head is None:
         raise ValueError(f"--drafter {drafter} needs --head FOLDER")
-    if not Path(head).expanduser().is_dir():
-        raise ValueError(f"no folder {head!r} with a head in it")
     if draft_tree is not None:
         raise ValueError(f"drafter {drafter!r} grows its own trees; leave {draft_tree!r} out")
 
@@ -618,7 +621,7 @@ def _check_specs(specs: Sequence[TreeSpec | None], draft_model: str | None, head
     if draft_model is not None and not any(spec.with_model for spec in trees):
         raise ValueError("no method drafts with --draft-model; name one: tree:model or tree:mixed+model")
     if head is not None and not any(spec.with_head for spec in trees):
-        raise ValueError("no method drafts with --head; name one: tree:eagle")
+        raise ValueError("no method drafts with --head; name one: tree:eagle or tree:mixed+head")
 
 
 def _drafter_options(

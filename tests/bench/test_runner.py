@@ -141,9 +141,13 @@ def test_method_names() -> None:
 
 def test_a_method_s_name_says_what_drafts() -> None:
     assert TreeSpec.of("plain", "mixed") is None
-    assert TreeSpec.of("tree-9", "ngram+chain") == TreeSpec("ngram", False, "chain", "9")
-    assert TreeSpec.of("tree:model+sampled-auto", "mixed") == TreeSpec("model", True, "sampled", "auto")
+    assert TreeSpec.of("tree-9", "ngram+chain") == TreeSpec("ngram", False, False, "chain", "9")
+    assert TreeSpec.of("tree:model+sampled-auto", "mixed") == TreeSpec("model", True, False, "sampled", "auto")
     spec = TreeSpec.of("tree:mixed+model+chain-5", "ngram")
-    assert spec == TreeSpec("mixed", True, "chain", "5")
+    assert spec == TreeSpec("mixed", True, False, "chain", "5")
     assert spec.options({"draft_model": "m"}, None) == {"draft_model": "m", "tree": "chain"}
-    assert TreeSpec("mixed", False, None, "5").options({"draft_model": "m"}, None) == {}
+    assert TreeSpec("mixed", False, False, None, "5").options({"draft_model": "m"}, "folder") == {}
+    assert TreeSpec.of("tree:eagle-5", "ngram") == TreeSpec("eagle", False, True, None, "5")
+    spec = TreeSpec.of("tree:mixed+head-5", "ngram")
+    assert spec == TreeSpec("mixed", False, True, None, "5")
+    assert spec.options({}, "folder") == {"head": "folder"}

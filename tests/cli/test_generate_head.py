@@ -57,6 +57,16 @@ def test_a_head_drafts_and_the_text_stays(model: Path, head: Path) -> None:
     assert record["compare"]["tokens_agree"] is True
 
 
+def test_a_head_shares_the_mixed_tree(model: Path, head: Path) -> None:
+    common = ("abc abc", "--model", model, "--max-new-tokens", 20, "--json")
+    plain = json.loads(run("generate", *common, "--drafter", "none").stdout)
+    result = run("generate", *common, "--drafter", "mixed", "--head", head, "--budget", 9)
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert record["text"] == plain["text"]
+    assert (record["drafter"], record["head"]) == ("mixed", "tiny-head")
+
+
 def test_a_head_is_measured(model: Path, head: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"question_id": 1, "category": "qa", "topic": "t", "turns": ["what floats"]}\n')
@@ -69,11 +79,22 @@ def test_a_head_is_measured(model: Path, head: Path, tmp_path: Path) -> None:
     assert (figures["equal"], figures["compared"]) == (1, 1)
 
 
+def test_a_head_is_measured_in_a_mixed_tree(model: Path, head: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"question_id": 1, "category": "qa", "topic": "t", "turns": ["what floats"]}\n')
+    options = ("--model", model, "--methods", "plain,tree:mixed+head", "--budgets", "5", "--max-new-tokens", 12)
+    result = run("bench", prompts, *options, "--head", head)
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout.splitlines()[-1])["methods"]["tree:mixed+head-5"]["overall"]
+    assert (figures["equal"], figures["compared"]) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--drafter", "eagle"], "--drafter eagle needs --head FOLDER"),
-        (["--drafter", "mixed", "--head", "."], "--drafter mixed has no head; those with a trained head are: eagle"),
+        (["--drafter", "ngram", "--head", "."], "--drafter ngram takes no head; those that take one are: eagle"),
+        (["--drafter", "mixed", "--head", "./nowhere"], "no folder './nowhere' with a head in it"),
         (["--drafter", "eagle", "--head", "./nowhere"], "no folder './nowhere' with a head in it"),
     ],
 )

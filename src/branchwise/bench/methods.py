@@ -3,7 +3,8 @@
     plain        this library with drafter "none": its own loop, one token per forward
     tree-N       this library with a drafter and a budget of N nodes, one drafter kept for the whole run
     tree:SPEC-N  the same with the drafter of SPEC: a name, then +model to give it the draft model (drafter "model" has
-                 it anyway) and + a kind of tree: tree:ngram+chain-9, tree:mixed+model-33, tree:model+sampled-17
+                 it anyway), +head to give it the trained head (drafters made from one have it anyway) and + a kind of
+                 tree: tree:ngram+chain-9, tree:mixed+head-33, tree:mixed+model-33, tree:model+sampled-17
     hf-plain     transformers' generate, as the model was loaded (its own attention, DynamicCache)
     hf-lookup    transformers' generate with prompt lookup
 
@@ -69,12 +70,14 @@ class TreeSpec:
     Attributes:
         drafter: its name.
         with_model: whether it gets the draft model.
+        with_head: whether it gets the trained head.
         kind: how its drafts grow, or None for the drafter's own way.
         budget: nodes, or "auto".
     """
 
     drafter: str
     with_model: bool
+    with_head: bool
     kind: str | None
     budget: str
 
@@ -93,15 +96,11 @@ class TreeSpec:
             return None
         method, _, budget = name.rpartition("-")
         drafter, *parts = (method.removeprefix("tree").removeprefix(":") or default).split("+")
-        kinds = [part for part in parts if part != "model"]
+        kinds = [part for part in parts if part not in ("model", "head")]
         if len(kinds) > 1:
             raise ValueError(f"method {name!r} names {len(kinds)} kinds of tree: {', '.join(kinds)}")
-        return cls(drafter, drafter == "model" or "model" in parts, next(iter(kinds), None), budget)
-
-    @property
-    def with_head(self) -> bool:
-        """Whether the drafter is made from a trained head."""
-        return self.drafter in HEAD_DRAFTERS
+        with_model, with_head = drafter == "model" or "model" in parts, drafter in HEAD_DRAFTERS or "head" in parts
+        return cls(drafter, with_model, with_head, next(iter(kinds), None), budget)
 
     def options(self, draft_model: Mapping[str, Any], head: str | None) -> dict[str, Any]:
         """Of the drafter, ``draft_model`` being those that bring the draft model."""

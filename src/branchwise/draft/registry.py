@@ -37,9 +37,19 @@ def _recycling(tree: str = "best_first", **options: Any) -> Drafter:
     return MixedDrafter([RecyclingSource(**options)], name="recycling", width=_width(tree))
 
 
-def _mixed(tree: str | None = None, draft_model: Any = None, **options: Any) -> MixedDrafter:
-    """N-grams, recycling and, with ``draft_model``, a small model; ``tree`` is then the kind of the model's trees."""
+def _mixed(
+    tree: str | None = None,
+    draft_model: Any = None,
+    head: str | None = None,
+    target: Target | PreTrainedModel | None = None,
+    **options: Any,
+) -> MixedDrafter:
+    """N-grams, recycling and, where given, a trained head and a small model, whose trees are of the kind ``tree``."""
     sources: list[CandidateSource] = [NgramSource(), RecyclingSource()]
+    if head is not None:
+        from .head import head_drafter
+
+        sources.append(DrafterSource(head_drafter(head, _model_of(target))))
     if draft_model is not None:
         sources.append(DrafterSource(small_model_drafter(draft_model, tree=tree or "dynamic", **options)))
     elif options:
@@ -115,7 +125,7 @@ def _folder(drafter: str, head: str | None) -> str:
     return head
 
 
-def _model_of(target: Target | PreTrainedModel) -> PreTrainedModel:
+def _model_of(target: Target | PreTrainedModel | None) -> PreTrainedModel:
     model = target if isinstance(target, PreTrainedModel) else getattr(target, "model", None)
     if not isinstance(model, PreTrainedModel):
         raise ValueError(f"a head needs a transformers model as target, got a {type(target).__name__}")
@@ -146,6 +156,8 @@ TARGET_DRAFTERS: dict[str, Callable[..., Drafter]] = {
 }
 #: those that are made from a trained head
 HEAD_DRAFTERS = ("eagle", "medusa", "block")
+#: those that take one, of any kind, beside what they have
+WITH_HEAD = ("mixed", "sampled", "auto")
 
 
 def check_drafter_name(name: str, with_model: bool = False) -> None:
@@ -179,12 +191,13 @@ def make_drafter(spec: str | Drafter, *, target: Target | PreTrainedModel | None
             raise ValueError(f"a ready-made drafter takes no options, got {sorted(options)}")
         return spec
     check_drafter_name(spec, with_model="draft_model" in options)
+    inside = spec in TARGET_DRAFTERS or (spec in WITH_HEAD and options.get("head") is not None)
+    if inside and target is None:
+        raise ValueError(f"drafter {spec!r} works inside a target: give make_drafter the target that will generate")
     if spec in TARGET_DRAFTERS:
-        if target is None:
-            raise ValueError(f"drafter {spec!r} works inside a target: give make_drafter the target that will generate")
         make: Callable[..., Drafter] = partial(TARGET_DRAFTERS[spec], target)
     else:
-        make = DRAFTERS[spec]
+        make = partial(DRAFTERS[spec], target=target) if inside else DRAFTERS[spec]
     try:
         signature(make).bind(**options)
     except TypeError as error:
