@@ -2,6 +2,8 @@
 
     plain   drafter "none", budget 1: one token per request and forward
     trees   drafter "auto", budget "auto": one node budget shared by all requests
+    hf      with --generate-batch: transformers' continuous batching, model.generate_batch, without speculation, on a
+            second copy of the model and with as many blocks as the engine's pool has rows
 
 A run submits all its requests at once: `load` of them are served side by side (max_lanes), and as many again follow in
 their places. Runs of both kinds alternate; each kind keeps its engine, and so its drafter and what its budget has
@@ -12,6 +14,7 @@ and are counted. The last line is one JSON object.
 
     python bench/serving.py --prompts prompts.jsonl                   # 4, 16 and 64 requests, default model
     python bench/serving.py --prompts prompts.jsonl --loads 4 --new 32 --repeats 1
+    python bench/serving.py --prompts prompts.jsonl --generate-batch --plot serving.png
     python bench/serving.py --prompts prompts.jsonl --loads --long-prompt 8000   # only the gaps beside a long prompt
 
 With --long-prompt a prompt of so many tokens arrives while three streams run; what counts is their longest gap from
@@ -74,18 +77,40 @@ def run(engine: Engine, prompts: list[list[int]], new_tokens: int) -> Run:
     return Run([handle.result(timeout=0).tokens for handle in handles], seconds, gaps, firsts)
 
 
+def run_transformers(model: Any, prompts: list[list[int]], load_: int, args: argparse.Namespace) -> float:
+    """Tokens per second of ``generate_batch`` over the same requests."""
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    generation = GenerationConfig(
+        max_new_tokens=args.new, do_sample=False, eos_token_id=model.generation_config.eos_token_id, pad_token_id=0
+    )
+    page = 256
+    batching = ContinuousBatchingConfig(
+        page_size=page, num_blocks=args.pool_tokens // page, max_batch_tokens=2048, max_requests_per_batch=load_
+    )
+    began = time.perf_counter()
+    outputs = model.generate_batch(prompts, generation, batching)
+    seconds = time.perf_counter() - began
+    if len(outputs) < len(prompts):
+        raise RuntimeError(f"generate_batch answered {len(outputs)} of {len(prompts)} requests")
+    return sum(len(output.generated_tokens) for output in outputs.values()) / seconds
+
+
 def measure(
-    model: Any, tokenizer: Any, prompts: list[list[int]], load_: int, args: argparse.Namespace
+    model: Any, peer: Any, tokenizer: Any, prompts: list[list[int]], load_: int, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """Both kinds at one load, in turns."""
+    """All kinds at one load, in turns."""
     engines = {
         kind: Engine(model, tokenizer, max_lanes=load_, pool_tokens=args.pool_tokens, prefix_bytes=0, **options)
         for kind, options in KINDS.items()
     }
     runs: dict[str, list[Run]] = {kind: [] for kind in KINDS}
+    of_peer = []
     for _ in range(args.repeats + 1):
         for kind, engine in engines.items():
             runs[kind].append(run(engine, prompts, args.new))
+        if peer is not None:
+            of_peer.append(run_transformers(peer, prompts, load_, args))
     result: dict[str, Any] = {"load": load_, "requests": len(prompts)}
     for kind, (_, *measured) in runs.items():  # the first run of each kind warms up
         counts = engines[kind].statistics
@@ -101,6 +126,10 @@ def measure(
         }
     pairs = zip(runs["plain"], runs["trees"], strict=True)
     result["ratio"] = median(trees.tokens_per_second / plain.tokens_per_second for plain, trees in list(pairs)[1:])
+    if of_peer:
+        pairs = zip(of_peer, runs["trees"], strict=True)
+        result["hf"] = {"tokens_per_second": median(of_peer[1:])}
+        result["ratio_to_hf"] = median(trees.tokens_per_second / hf for hf, trees in list(pairs)[1:])
     plain, trees = runs["plain"][-1].tokens, runs["trees"][-1].tokens
     result["different_texts"] = sum(one != other for one, other in zip(plain, trees, strict=True))
     return result
@@ -138,6 +167,30 @@ def gaps_beside(model: Any, tokenizer: Any, prompts: list[list[int]], long_token
     }
 
 
+def plot(results: list[dict[str, Any]], path: Path) -> None:
+    """Tokens per second against requests at once, and the ratio: where it meets 1, trees stop paying."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    speed, ratio = figure.subplots(1, 2)
+    loads = [result["load"] for result in results]
+    for kind, name, mark, color in (
+        ("trees", "trees", "o-", "#0072b2"),
+        ("plain", "the same engine without trees", "s--", "#d55e00"),
+        ("hf", "transformers, generate_batch", "^:", "#009e73"),
+    ):
+        if all(kind in result for result in results):
+            speed.plot(loads, [result[kind]["tokens_per_second"] for result in results], mark, color=color, label=name)
+    ratio.plot(loads, [result["ratio"] for result in results], "o-", color="#0072b2", label="trees / without trees")
+    ratio.axhline(1, color="#555555", linewidth=0.8)
+    for axes, label in ((speed, "tokens per second, all requests"), (ratio, "ratio of tokens per second")):
+        axes.set(xscale="log", xlabel="requests at once", ylabel=label, xticks=loads, xticklabels=map(str, loads))
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
 def main() -> int:
     """Measures every load; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -146,6 +199,8 @@ def main() -> int:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32", "float64"))
     parser.add_argument("--loads", type=int, nargs="*", default=[4, 16, 64])
     parser.add_argument("--long-prompt", type=int, metavar="TOKENS", help="also measure gaps beside such a prompt")
+    parser.add_argument("--generate-batch", action="store_true", help="also measure transformers")
+    parser.add_argument("--plot", type=Path, metavar="PNG")
     parser.add_argument("--new", type=int, default=96, help="new tokens per request")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pool-tokens", type=int, default=2**17)
@@ -154,18 +209,22 @@ def main() -> int:
     if args.threads:
         torch.set_num_threads(args.threads)
     model, tokenizer = load(args.model, dtype=getattr(torch, args.dtype))
+    peer = load(args.model, dtype=getattr(torch, args.dtype))[0] if args.generate_batch else None
     prompts = [encode_prompt(tokenizer, prompt.text) for prompt in read_prompts(args.prompts)]
     results = []
     for load_ in args.loads:
         chosen = list(itertools.islice(itertools.cycle(prompts), 2 * load_))
-        results.append(measure(model, tokenizer, chosen, load_, args))
+        results.append(measure(model, peer, tokenizer, chosen, load_, args))
         plain, trees = results[-1]["plain"], results[-1]["trees"]
         print(
             f"{load_:3} at once: plain {plain['tokens_per_second']:.1f} tokens/s, trees "
             f"{trees['tokens_per_second']:.1f}, ratio {results[-1]['ratio']:.2f}; different texts "
-            f"{results[-1]['different_texts']} of {len(chosen)}",
+            f"{results[-1]['different_texts']} of {len(chosen)}"
+            + (f"; {results[-1]['ratio_to_hf']:.2f} times generate_batch" if peer is not None else ""),
             flush=True,
         )
+    if args.plot is not None:
+        plot(results, args.plot)
     facts = model_facts(args.model, resolve(args.model), model)
     beside = None
     if args.long_prompt is not None:
