@@ -47,27 +47,8 @@ MALFORMED: tuple[dict[str, Any], ...] = (
     {"stop": ""},
     {"seed": "x"},
 )
-WORDS = [
-    "the",
-    "river",
-    "runs",
-    "past",
-    "old",
-    "mills",
-    "and",
-    "new",
-    "towns",
-    "while",
-    "boats",
-    "carry",
-    "salt",
-    "wool",
-    "and",
-    "letters",
-    "to",
-    "the",
-    "sea",
-]
+TEXT = "the river runs past old mills and new towns while boats carry salt wool and letters to the sea"
+WORDS = TEXT.split()
 
 
 class Soak:
