@@ -43,3 +43,14 @@ def test_any_width_and_the_very_first_token(tmp_path, nodes: int) -> None:
     found = explain_difference(HuggingFaceTarget(model), [7], [10], [11], nodes)
     assert found is not None and found.position == 0
     assert found.rounding < 1e-3
+
+
+def test_a_place_is_measured_once(tmp_path, monkeypatch) -> None:
+    target = HuggingFaceTarget(AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path)).eval())
+    known = {}
+    first = explain_difference(target, [7, 8], [10, 11, 12], [10, 11, 40], 9, known)
+    monkeypatch.setattr(target, "forward", None)
+    again = explain_difference(target, [7, 8], [10, 11, 12], [10, 11, 41], 9, known)
+    assert (again.gap, again.rounding, again.token) == (first.gap, first.rounding, 41)
+    with pytest.raises(TypeError):
+        explain_difference(target, [7, 8], [10, 11, 12], [10, 50], 9, known)

@@ -54,8 +54,17 @@ def first_difference(reference: Sequence[int], tokens: Sequence[int]) -> int | N
     return None if len(reference) == len(tokens) else min(len(reference), len(tokens))
 
 
+#: gap and rounding by prompt, common output and nodes
+Measured = dict[tuple[tuple[int, ...], tuple[int, ...], int], tuple[float, float]]
+
+
 def explain_difference(
-    target: Target, prompt: Sequence[int], reference: Sequence[int], tokens: Sequence[int], nodes: int
+    target: Target,
+    prompt: Sequence[int],
+    reference: Sequence[int],
+    tokens: Sequence[int],
+    nodes: int,
+    known: Measured | None = None,
 ) -> Divergence | None:
     """Measures gap and rounding where ``tokens`` leave ``reference``; None when they do not.
 
@@ -65,11 +74,16 @@ def explain_difference(
         reference: output of plain decoding.
         tokens: the other output.
         nodes: nodes of the wide forward, root included; take the budget that made ``tokens``.
+        known: what was measured before, and is from now on: methods often part at the same near-tie.
     """
     position = first_difference(reference, tokens)
     if position is None:
         return None
-    gap, rounding = _measure(target, prompt, reference[:position], nodes)
+    known = {} if known is None else known
+    place = tuple(prompt), tuple(reference[:position]), nodes
+    if place not in known:
+        known[place] = _measure(target, *place)
+    gap, rounding = known[place]
     here = [x[position] if position < len(x) else None for x in (reference, tokens)]
     return Divergence(position, here[0], here[1], gap, rounding, nodes)
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from ..hub import resolve
 from ..target.huggingface import HuggingFaceTarget
-from .agreement import Divergence, explain_difference
+from .agreement import Divergence, Measured, explain_difference
 from .methods import make_method
 from .prompts import Prompt, encode_prompt
 from .provenance import model_facts, provenance
@@ -149,12 +149,13 @@ def _explainer(
     if not job.sampling.is_greedy:
         return None
     ids = {prompt.question_id: tokens for prompt, tokens in encoded}
+    known: Measured = {}
 
     def explain(reference: Row, row: Row) -> Divergence | None:
         nodes = 1
         if row.run.generation is not None:
             nodes = max(len(record.draft.tree) for record in row.run.generation.records)
         prompt = ids[row.prompt.question_id]
-        return explain_difference(target, prompt, reference.run.tokens, row.run.tokens, max(nodes, 2))
+        return explain_difference(target, prompt, reference.run.tokens, row.run.tokens, max(nodes, 2), known)
 
     return explain
