@@ -443,7 +443,6 @@ def test_by_name(model):
         ({"adapter": lambda hidden: hidden[..., :3]}, r"keep shape and dtype.*\[1, 1, 3\] torch.float64"),
         ({"adapter": lambda hidden: hidden.float()}, "torch.float32 of"),
     ],
-    ids=str,
 )
 def test_bad_options(model, options, says):
     target = HuggingFaceTarget(model)

@@ -33,15 +33,13 @@ def test_finds_exactly_what_a_rescan_finds(history, path):
     assert MAX_CONTINUATIONS >= 4  # nothing is dropped over four letters
     trie = NgramTrie()
     trie.extend(history)
-    found = {ORDERS[index]: known for index, known in trie.matches(path)}
+    found = {ORDERS[evidence.kind // KINDS]: evidence.weights for evidence in trie.evidence(path)}
     for order in ORDERS:
         expected = rescan(history, order, path) if order <= len(history) + len(path) else {}
         if not expected:
             assert order not in found
             continue
-        known = found[order]
-        weights = {known: 1.0} if isinstance(known, int) else known.weights
-        assert weights == pytest.approx(expected)
+        assert found[order] == pytest.approx(expected)
 
 
 @settings(max_examples=60, deadline=None)
@@ -92,5 +90,5 @@ def test_kinds_tell_once_from_always_from_sometimes():
 def test_a_suffix_keeps_a_bounded_number_of_continuations_the_recent_ones():
     trie = NgramTrie()
     trie.extend([token for other in range(100, 150) for token in (1, other)] + [1])
-    known = dict(trie.matches(()))[len(ORDERS) - 1]
-    assert list(known.weights) == [149 - age for age in range(MAX_CONTINUATIONS)]
+    shortest = trie.evidence(())[-1]
+    assert list(shortest.weights) == [149 - age for age in range(MAX_CONTINUATIONS)]

@@ -72,14 +72,13 @@ def grow(
     if budget == 1:
         return Growth(tokens, parents, scores, sources)
     paths: list[Path] = [()]
-    # (negated score, age, parent, token, source): of two equal scores the one found first goes first
-    heap: list[tuple[float, int, int, int, str]] = []
-    # negated scores of the best candidates so far, as many as there are places in the tree, best first
-    best: list[float] = []
+    # (negated score, age, parent, token, source), best first: of two equal scores the one found first goes first. Those
+    # before `node` are in the tree; those behind the last place will find none and are dropped
+    queue: list[tuple[float, int, int, int, str]] = []
+    places = budget - 1
     least_score = LEAST_SHARE / budget
     age = 0
-    node = 0
-    while True:
+    for node in range(places):
         path, score = paths[node], scores[node]
         if max_depth is None or len(path) < max_depth:
             least = least_score / score
@@ -90,21 +89,18 @@ def grow(
                 if estimate < least or not 0 <= token < vocab_size:
                     continue
                 negated = -score * estimate
-                if len(best) == budget - 1:
-                    if negated >= best[-1]:
-                        continue  # so many are better that it will find no place
-                    best.pop()
-                insort(best, negated)
+                if len(queue) == places:
+                    if negated >= queue[-1][0]:
+                        continue
+                    queue.pop()
                 age += 1
-                heapq.heappush(heap, (negated, age, node, token, source))
-        if not heap or len(tokens) >= budget:
-            return Growth(tokens, parents, scores, sources)
-        negated, _, parent, token, source = heapq.heappop(heap)
-        node = len(tokens)
+                insort(queue, (negated, age, node, token, source))
+        if node == len(queue):
+            break
+        negated, _, parent, token, source = queue[node]
         tokens.append(token)
         parents.append(parent)
         scores.append(-negated)
         sources.append(source)
         paths.append((*paths[parent], token))
-        if node == budget - 1:
-            return Growth(tokens, parents, scores, sources)
+    return Growth(tokens, parents, scores, sources)

@@ -25,23 +25,21 @@ class Calibration:
         self._memory = memory
         self._claimed = [strength] * BUCKETS
         self._hits = [strength] * BUCKETS
-        self._ratio = [1.0] * BUCKETS
+        self._ratio = [1.0] * (BUCKETS + 1)  # a claim of 1 has the last bucket's, see `correct`
 
     def correct(self, claims: Mapping[int, float], sources: Mapping[int, str]) -> list[tuple[int, float, str]]:
         """Tokens, their claims as experience has them, at most 1, and their sources.
 
         Args:
-            claims: by token.
-            sources: by token, in the same order; handed through.
+            claims: by token, at most 1.
+            sources: by token; handed through.
         """
         ratio = self._ratio
-        last = BUCKETS - 1
-        corrected = []
-        for (token, claim), source in zip(claims.items(), sources.values(), strict=True):
-            bucket = int(sqrt(claim) * BUCKETS)  # `_bucket`, inlined
-            estimate = claim * ratio[bucket if bucket < last else last]
-            corrected.append((token, estimate if estimate < 1.0 else 1.0, source))
-        return corrected
+        return [
+            # `_bucket` and `min`, inlined
+            (token, e if (e := claim * ratio[int(sqrt(claim) * BUCKETS)]) < 1.0 else 1.0, sources[token])
+            for token, claim in claims.items()
+        ]
 
     def learn(self, claim: float, hit: bool) -> None:
         """A child claimed at ``claim``, whose parent was accepted, was right or was not."""
@@ -52,6 +50,7 @@ class Calibration:
             self._claimed[bucket] *= 0.5
             self._hits[bucket] *= 0.5
         self._ratio[bucket] = self._hits[bucket] / self._claimed[bucket]
+        self._ratio[BUCKETS] = self._ratio[BUCKETS - 1]
 
 
 def _bucket(claim: float) -> int:

@@ -105,12 +105,13 @@ class MixedDrafter:
         ]
         self.feature_layers = tuple(sorted({layer for source in sources for layer in source.feature_layers}))
         self._trust = TrustWeights([weight for source in sources for weight in source.trust])
-        #: for every source its evidence, the number of its first kind, and its name
-        self._voices: list[tuple[Callable[[SourceState, Path], Sequence[Evidence]], int, str]] = []
+        #: every source: its number, its evidence, the number of its first kind, and its name
+        self._voices: list[tuple[int, Callable[[SourceState, Path], Sequence[Evidence]], int, str]] = []
         first_kind = 0
-        for source in sources:
-            self._voices.append((source.evidence, first_kind, source.name))
+        for index, source in enumerate(sources):
+            self._voices.append((index, source.evidence, first_kind, source.name))
             first_kind += len(source.trust)
+        self._free_voices = [voice for voice in self._voices if voice[0] not in self._costly]
         self._calibration = Calibration()
 
     def start(self, context: DraftContext) -> MixedState:
@@ -201,12 +202,11 @@ class MixedDrafter:
             return found
         weights = self._trust.weights
         found = []
-        for index, (evidence_of, first_kind, name) in enumerate(self._voices):
-            if not state.asked and index in self._costly:
-                continue
-            for evidence in evidence_of(state.sources[index], path):
-                kind = first_kind + evidence[0]
-                found.append((weights[kind], kind, evidence, name))
+        for index, evidence_of, first_kind, name in self._voices if state.asked else self._free_voices:
+            found += [
+                (weights[kind := first_kind + evidence[0]], kind, evidence, name)
+                for evidence in evidence_of(state.sources[index], path)
+            ]
         if len(found) > 1:
             found.sort(key=_WEIGHT, reverse=True)
         state.found[path] = found

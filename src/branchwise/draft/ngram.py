@@ -49,17 +49,18 @@ class NgramTrie:
         self.tail = history[-ORDERS[0] :]
         self.seen += len(tokens)
 
-    def matches(self, path: Path) -> list[tuple[int, Continuations]]:
-        """Index of the order and continuations, for every suffix of tail + path seen before, longest first."""
-        window = (self.tail + path)[-ORDERS[0] :]
-        found: list[tuple[int, Continuations]] = []
+    def evidence(self, path: Path) -> list[Evidence]:
+        """What followed every suffix of tail + path that was seen before, longest first."""
+        window, tables = self.tail + path, self.tables
+        length = len(window)
+        found: list[Evidence] = []
         for index, order in _SHORT_FIRST:
-            if order > len(window):
+            if order > length:
                 break
-            continuations = self.tables[index].get(hash(window[-order:]))
-            if continuations is None:
+            known = tables[index].get(hash(window[length - order :]))
+            if known is None:
                 break  # what was not seen is no end of a longer suffix that was
-            found.append((index, continuations))
+            found.append(Evidence(index * KINDS, {known: 1.0}, 1.0) if isinstance(known, int) else known)
         found.reverse()
         return found
 
@@ -116,10 +117,7 @@ class NgramSource:
 
     def evidence(self, state: NgramTrie, path: Path) -> list[Evidence]:
         """The continuations of every suffix of the path."""
-        return [
-            Evidence(index * KINDS, {known: 1.0}) if isinstance(known, int) else known
-            for index, known in state.matches(path)
-        ]
+        return state.evidence(path)
 
     def absorb(self, states: Sequence[NgramTrie], records: Sequence[StepRecord]) -> None:
         """Nothing: committed tokens arrive through `begin`, and rejected ones were never written."""

@@ -116,8 +116,9 @@ class SuffixSource:
 
     def evidence(self, state: SuffixLane, path: Path) -> list[Evidence]:
         """Continuations of every known context of the path."""
+        kinds = _OWN_KINDS
         found = [
-            Evidence(_OWN_KINDS[length] + (0 if total == 1 else 1 if len(counts) == 1 else 2), counts, total)
+            Evidence(kinds[length] + (2 if len(counts) > 1 else 0 if total == 1 else 1), counts, total)
             for length, counts, total in state.automaton.continuations(state.place(path), MAX_CONTEXTS)
         ]
         if self.store is not None and state.matches[()]:
