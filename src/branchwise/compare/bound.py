@@ -122,7 +122,9 @@ def finding(found: Bound) -> Finding:
             ),
             Check(
                 "drafting and the wider forward have their price",
-                "; ".join(f"depth {depth}: x {entry.speed_up:.2f} of {depth + 1}" for depth, entry in found.right.items()),
+                "; ".join(
+                    f"depth {depth}: x {entry.speed_up:.2f} of {depth + 1}" for depth, entry in found.right.items()
+                ),
                 len(short) == len(found.right),
             ),
         ),

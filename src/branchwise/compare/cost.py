@@ -172,8 +172,8 @@ def finding(found: Cost) -> Finding:
     few, many = min(found.by_branches), max(found.by_branches)
     saved = 1 - found.trie_ms / found.batch_ms
     return Finding(
-        headline=f"From {half} to {full} nodes a forward takes {found.doubling:.2f} times as long; from {few} to {many} "
-        f"branches at {found.branch_nodes} nodes it changes by {100 * found.spread:.0f} % at most.",
+        headline=f"From {half} to {full} nodes a forward takes {found.doubling:.2f} times as long; from {few} to "
+        f"{many} branches at {found.branch_nodes} nodes it changes by {100 * found.spread:.0f} % at most.",
         says=(
             Check(
                 "above the flat region the cost grows with the nodes",
@@ -196,9 +196,9 @@ def finding(found: Cost) -> Finding:
         ),
         instead=(),
         how=f"Whole forwards of the model behind {found.context} committed tokens, one sequence, best of "
-        f"{found.repeats} after a warm-up, all shapes in turns. The batch: {BRANCHES} sequences of {LENGTH} tokens, the "
-        f"first {SHARED} of which are the same, each with its own copy of the context's keys and values, packed into "
-        "one forward without padding.",
+        f"{found.repeats} after a warm-up, all shapes in turns. The batch: {BRANCHES} sequences of {LENGTH} tokens, "
+        f"the first {SHARED} of which are the same, each with its own copy of the context's keys and values, packed "
+        "into one forward without padding.",
         exhibits=(
             LineChart(
                 "Cost of a forward against nodes",
@@ -225,24 +225,19 @@ def finding(found: Cost) -> Finding:
                 "What the trie saves",
                 ("", "one tree", "a batch", "saved"),
                 (
-                    ("nodes to compute", str(found.trie_nodes), str(found.batch_nodes), _saved(found.trie_nodes, found.batch_nodes)),
-                    ("time", f"{found.trie_ms:.2f} ms", f"{found.batch_ms:.2f} ms", _saved(found.trie_ms, found.batch_ms)),
-                    (
-                        "keys and values of the context",
-                        megabytes(found.trie_bytes),
-                        megabytes(found.batch_bytes),
-                        _saved(found.trie_bytes, found.batch_bytes),
-                    ),
+                    _saving("nodes to compute", found.trie_nodes, found.batch_nodes, "{:.0f}".format),
+                    _saving("time", found.trie_ms, found.batch_ms, "{:.2f} ms".format),
+                    _saving("keys and values of the context", found.trie_bytes, found.batch_bytes, megabytes),
                 ),
             ),
         ),
     )
 
 
-def _saved(one: float, other: float) -> str:
-    return f"{100 * (1 - one / other):.0f} %"
+def _saving(what: str, tree: float, batch: float, shown: Callable[[float], str]) -> tuple[str, ...]:
+    return what, shown(tree), shown(batch), f"{100 * (1 - tree / batch):.0f} %"
 
 
-def megabytes(count: int) -> str:
+def megabytes(count: float) -> str:
     """Bytes for a reader."""
     return f"{count / 1e6:.2f} MB"

@@ -5,6 +5,7 @@ Each is a plain record that goes into the JSON as it is; `page` turns it into SV
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -88,20 +89,16 @@ class MaskPicture:
 
 @dataclass(frozen=True)
 class TreePicture:
-    """A tree of tokens.
+    """A line, a tree or a graph of tokens.
 
     Attributes:
         title: heading.
-        tokens: of the nodes.
-        parents: as in `TokenTree.parents`.
-        labels: of the nodes.
+        drawing: as `show.step_json.tree_json` gives it.
     """
 
     kind: ClassVar[str] = "tree"
     title: str
-    tokens: tuple[int, ...]
-    parents: tuple[int, ...]
-    labels: tuple[str, ...]
+    drawing: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

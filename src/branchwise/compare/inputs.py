@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ..attention import explain, tree_attention
+from ..show.step_json import tree_json
 from ..tree import TokenGraph, TokenTree, kary_shape
 from ..verify import DraftTree
-from .exhibits import Table
+from .exhibits import Table, TreePicture
 from .finding import Finding
 from .subject import Subject
 from .verdicts import Check
@@ -45,6 +46,7 @@ class Inputs:
 
     Attributes:
         inputs: line, tree and graph.
+        drawings: the three for the report.
         rounding: the error that the dtype explains.
         heads: query heads, key/value heads and their width.
         backend: which computed, and why.
@@ -52,6 +54,7 @@ class Inputs:
     """
 
     inputs: tuple[Input, ...]
+    drawings: tuple[TreePicture, ...]
     rounding: float
     heads: tuple[int, int, int]
     backend: str
@@ -73,6 +76,7 @@ def measure(subject: Subject) -> Inputs:
             Input(name, len(shape), max(Counter(shape.depth).values()), _error(query, key, value, shape))
             for name, shape in shapes.items()
         ),
+        drawings=tuple(TreePicture(f"A {name}", tree_json(shape)) for name, shape in shapes.items()),
         rounding=ROUNDING.get(subject.model.dtype, 1e-2),
         heads=heads,
         backend=str(explain(query, key, value)),
@@ -163,6 +167,7 @@ def finding(found: Inputs) -> Finding:
         f"them, on random numbers: {COMMITTED} committed tokens, then {NODES} nodes. Against a loop over nodes and "
         f"heads in float64 that walks from each node to its parents. Backend {found.backend}.",
         exhibits=(
+            *found.drawings,
             Table(
                 "Three inputs",
                 ("input", "nodes", "most nodes at one position", "error"),

@@ -94,7 +94,7 @@ def finding(found: Logits) -> Finding:
                 "Where the walk ended",
                 Axis("steps"),
                 ("at an inner node", "at a leaf"),
-                ((f"trees of {found.budget} nodes", (float(found.inner_stops), float(found.steps - found.inner_stops))),),
+                ((f"trees of {found.budget} nodes", (found.inner_stops, found.steps - found.inner_stops)),),
             ),
         ),
     )

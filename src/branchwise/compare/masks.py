@@ -5,11 +5,14 @@ Nothing is rebuilt here: the masks are what the library hands to its attention i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..show.step_json import tree_json
 from ..tree import TokenTree
 from .exhibits import MaskPicture, TreePicture
 from .finding import Finding
@@ -32,9 +35,9 @@ class Masks:
         chain: what the nodes of a chain see of each other.
         chain_labels: their tokens.
         tree: what the nodes of a tree see of each other.
-        tree_tokens: token ids of the tree.
-        tree_parents: its parents.
+        tree_parents: parents of the tree.
         tree_labels: its tokens.
+        drawing: the tree for the report.
         sees_all_committed: whether every node sees every committed token (within the window, if there is one).
         other: the sibling whose token was exchanged.
         outside: nodes outside that sibling's branch.
@@ -49,9 +52,9 @@ class Masks:
     chain: Grid
     chain_labels: tuple[str, ...]
     tree: Grid
-    tree_tokens: tuple[int, ...]
     tree_parents: tuple[int, ...]
     tree_labels: tuple[str, ...]
+    drawing: Mapping[str, Any]
     sees_all_committed: bool
     other: int
     outside: int
@@ -109,9 +112,9 @@ def measure(subject: Subject) -> Masks:
         chain=_grid(chain_mask[:, slots:]),
         chain_labels=tuple(map(subject.word, chain.tokens)),
         tree=_grid(tree_mask[:, slots:]),
-        tree_tokens=tree.tokens,
         tree_parents=tree.parents,
         tree_labels=tuple(map(subject.word, tree.tokens)),
+        drawing=tree_json(tree, subject.word),
         sees_all_committed=bool(tree_mask[:, :slots].all()),
         other=other,
         outside=len(outside),
@@ -138,8 +141,8 @@ def _unused(tree: TokenTree, vocab_size: int) -> int:
 def _how(found: Masks) -> str:
     rows = "visible to every node" if found.sees_all_committed else "visible as far as the sliding window reaches"
     return (
-        "The masks are those that the library handed to the attention in a forward of the model, between the nodes; the "
-        f"{found.committed} committed tokens before them are {rows} and not drawn."
+        "The masks are those that the library handed to the attention in a forward of the model, between the nodes; "
+        f"the {found.committed} committed tokens before them are {rows} and not drawn."
     )
 
 
@@ -199,7 +202,7 @@ def tree_finding(found: Masks) -> Finding:
         + " Then the same tree again with a mask made for this purpose, in which nodes also see all others at their "
         "depth.",
         exhibits=(
-            TreePicture("The tree", found.tree_tokens, found.tree_parents, found.tree_labels),
+            TreePicture("The tree", found.drawing),
             MaskPicture("Its mask", found.committed, found.tree, found.tree_labels),
             MaskPicture(
                 "A mask across branches (wrong)",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..tree import TokenTree
-from .exhibits import BarChart, Axis
+from .exhibits import Axis, BarChart
 from .finding import Finding
 from .subject import Subject, differences, relative_difference
 from .verdicts import Check

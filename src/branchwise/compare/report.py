@@ -1,4 +1,4 @@
-"""All claims measured: one record, the same for JSON, terminal and page. Knows which measurement settles which claim."""
+"""All claims measured: one record for JSON, terminal and page. Knows which measurement settles which claim."""
 
 from __future__ import annotations
 

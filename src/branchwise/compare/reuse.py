@@ -1,4 +1,4 @@
-"""Whether the target reuses what the draft computed: its own first layers as drafter, in both modes, against n-grams."""
+"""Whether the target reuses what the draft computed: its own first layers as drafter in both modes, and n-grams."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ def _agreement(subject: Subject, one: Generation, other: Generation) -> tuple[bo
     parted = explain_difference(subject.target, subject.prompts[0], other.tokens, one.tokens, BUDGET)
     assert parted is not None
     kind = "a near-tie" if parted.is_near_tie else "no near-tie"
-    return parted.is_near_tie, f"{parted.position} tokens, then {kind} (gap {parted.gap:.2g}, rounding {parted.rounding:.2g})"
+    measured = f"gap {parted.gap:.2g}, rounding {parted.rounding:.2g}"
+    return parted.is_near_tie, f"{parted.position} tokens, then {kind} ({measured})"
 
 
 def finding(found: Reuse) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from ..decode.lane import Lane
 from ..draft import make_drafter
@@ -100,7 +101,7 @@ def measure(subject: Subject) -> Rows:
         subject.run(make_drafter("mixed", tree=kind), budget, tokens, rule=ledger, after_step=ledger.after_step)
     branches, length, shared = SHARING
     with subject.lane(subject.text(32)) as lane:
-        in_flight = {(width, depth): _in_flight(subject, lane, comb(width, depth)) for width in WIDTHS for depth in DEPTHS}
+        in_flight = {shape: _in_flight(subject, lane, comb(*shape)) for shape in product(WIDTHS, DEPTHS)}
         paths = [[*range(shared), *range(10 * (i + 1), 10 * (i + 1) + length - shared)] for i in range(branches)]
         vocabulary = target.vocab_size
         trie = TokenTree.from_paths(0, [[token % vocabulary for token in path] for path in paths])
@@ -184,7 +185,7 @@ def finding(found: Rows) -> Finding:
                 Axis("depth"),
                 Axis("rows"),
                 tuple(
-                    Series(f"{width} {'branch' if width == 1 else 'branches'}", tuple((d, sizes[width, d]) for d in DEPTHS))
+                    Series(f"width {width}", tuple((depth, sizes[width, depth]) for depth in DEPTHS))
                     for width in WIDTHS
                 ),
             ),

@@ -20,6 +20,8 @@ from .witness import watching
 LARGE = 0.25
 #: of parts, in the words of the report
 NAMES = {"draft": "draft", "forward": "forward", "verify": "rule", "commit": "commit", "other": "rest"}
+#: what is not the target's forward
+OUTSIDE = tuple(part for part in PARTS if part != "forward")
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,9 @@ def coupling_finding(found: Shares) -> Finding:
             ),
             Check(
                 "with a tree they are coupled: the drafter works on the target's inner states",
-                "it reads the target's hidden states" if found.wants_features else "it is told tokens, and nothing else",
+                "it reads the target's hidden states"
+                if found.wants_features
+                else "it is told tokens, and nothing else",
                 found.wants_features,
             ),
         ),
@@ -144,7 +148,9 @@ def overhead_finding(found: Shares) -> Finding:
         how=f"Seconds of every step by part, as the loop books them, over the texts above; up to "
         f"{found.tree.method.budget} nodes. Overhead is draft, rule, commit and rest. Then one tree through the model "
         "twice, with this library's choice of attention and with torch's scaled_dot_product_attention under a mask.",
-        exhibits=(_shares("Everything but the forwards", (found.chain, found.tree), ("draft", "verify", "commit", "other")),),
+        exhibits=(
+            _shares("Everything but the forwards", (found.chain, found.tree), ("draft", "verify", "commit", "other")),
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from ..decode.request import Request
 from ..decode.session import Session
 from ..decode.stopping import StopRules
 from ..draft import Drafter
+from ..show.token_text import TokenLabels
 from ..target.huggingface import HuggingFaceTarget
 from ..target.probe import TOLERANCE
 from ..tree import TokenTree
@@ -53,6 +54,8 @@ class Subject:
         self.effort = effort
         self.target = HuggingFaceTarget(model)
         self.device = self.target.device
+        #: a token as a label for drawings
+        self.word = TokenLabels(tokenizer)
         self.prompts = [self._fitting(encode_prompt(tokenizer, text)) for text in PROMPTS[: effort.prompts]]
 
     def _fitting(self, prompt: list[int]) -> tuple[int, ...]:
@@ -73,10 +76,6 @@ class Subject:
         length = length if limit is None else min(length, limit // 2)
         prompt = list(self.prompts[0])
         return (prompt * (length // len(prompt) + 1))[:length]
-
-    def word(self, token: int) -> str:
-        """A token as text."""
-        return self.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def run(
         self,
