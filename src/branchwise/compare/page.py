@@ -199,6 +199,6 @@ def _provenance(record: Mapping[str, Any]) -> str:
     return (
         '<section class="provenance" aria-labelledby="provenance"><h2 id="provenance">Where the numbers come from</h2>'
         f"<dl>{lines}</dl><p class='how'>Times are of this machine at that moment. A verdict is computed from the "
-        "checks of its row: confirmed if all that the claim says holds; else corrected or refuted if some or none of it "
-        "holds and all that was expected instead does; else undecided.</p></section>"
+        "checks of its row: confirmed if all that the claim says holds; else corrected or refuted if some or none of "
+        "it holds and all that was expected instead does; else undecided.</p></section>"
     )
