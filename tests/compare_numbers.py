@@ -83,6 +83,7 @@ MASKS = masks.Masks(
     other=2,
     outside=3,
     exchanged=0.0,
+    alone=1e-6,
     crossed=0.4,
     crossed_best=2,
     crossed_exchanged=0.3,
@@ -154,7 +155,6 @@ SHARES = shares.Shares(
     tree_drafter="mixed",
     wants_features=False,
     stock_difference=1e-6,
-    stock="folded",
     tolerance=1e-3,
     model_class="LlamaForCausalLM",
 )

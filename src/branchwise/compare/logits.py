@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..tree import TokenTree
 from .exhibits import Axis, BarChart
 from .finding import Finding
 from .runs import Runs
@@ -49,8 +48,7 @@ def measure(subject: Subject, runs: Runs) -> Logits:
         logits = subject.logits(lane, tree)
         apart = []
         for node in set(range(len(tree))) - set(tree.leaves):
-            path = [tree.tokens[above] for above in tree.path(node)]
-            alone = subject.logits(lane, TokenTree.from_chain(path[0], path[1:]))
+            alone = subject.chain_logits(lane, tree, tree.path(node))
             apart.append(relative_difference(alone[-1], logits[node]))
     figures = runs.trees[-1]
     return Logits(

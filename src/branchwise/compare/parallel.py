@@ -51,10 +51,8 @@ def measure(subject: Subject) -> Parallel:
         tree = subject.likely_tree(lane, prompt[-1], BRANCHING)
         logits = subject.logits(lane, tree)
         apart = []
-        for leaf in tree.leaves:
-            path = tree.path(leaf)
-            chain = TokenTree.from_chain(prompt[-1], [tree.tokens[node] for node in path[1:]])
-            apart.append(relative_difference(subject.logits(lane, chain), logits[list(path)]))
+        for path in map(tree.path, tree.leaves):
+            apart.append(relative_difference(subject.chain_logits(lane, tree, path), logits[list(path)]))
         drafted = subject.likely_tree(lane, prompt[-1], (1,) * CHAIN).tokens[1:]
         one_by_one = []
         for token in (prompt[-1], *drafted):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..bench.provenance import provenance
-from ..target.layers import UnsupportedSplit
+from ..target.support import UnsupportedModel
 from . import best_branch, bound, cost, inputs, logits, masks, parallel, reuse, rows, shares, steps
 from .claims import CLAIMS, Claim
 from .exhibits import exhibit_record
@@ -105,7 +105,7 @@ def _row(claim: Claim, measurements: Measurements) -> dict[str, Any]:
     began = time.perf_counter()
     try:
         return row_record(claim, SETTLED_BY[claim.key](measurements), time.perf_counter() - began)
-    except UnsupportedSplit as refusal:
+    except UnsupportedModel as refusal:
         return missing_record(claim, str(refusal), failed=False)
     except Exception as error:
         # the other rows are worth having; the command's exit code tells

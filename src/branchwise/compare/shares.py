@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..attention import get_backend
 from ..draft import Drafter
 from ..target.huggingface import HuggingFaceTarget
 from .exhibits import Axis, BarChart, Table
@@ -35,7 +34,6 @@ class Shares:
         wants_features: whether the drafter of the trees reads the target's hidden states.
         stock_difference: greatest difference of a tree's logits between this library's choice of attention and torch's
             own attention with a mask.
-        stock: name of the backend that is torch's own.
         tolerance: the difference that rounding explains.
         model_class: of the model, which is unmodified.
     """
@@ -48,7 +46,6 @@ class Shares:
     tree_drafter: str
     wants_features: bool
     stock_difference: float
-    stock: str
     tolerance: float
     model_class: str
 
@@ -74,7 +71,6 @@ def measure(subject: Subject, runs: Runs) -> Shares:
         tree_drafter=drafters[1].name,
         wants_features=bool(drafters[1].feature_layers),
         stock_difference=difference,
-        stock=getattr(get_backend("folded"), "__name__", "folded"),
         tolerance=subject.tolerance,
         model_class=type(subject.model).__name__,
     )

@@ -69,9 +69,11 @@ def finding(found: Steps) -> Finding:
     over = sum(figures.over_bound for figures in found.figures)
     steps = sum(figures.steps for figures in found.figures)
     counts = sorted({entry.forwards for entry in found.verified})
-    shown = ", ".join(f"{figures.steps / prompts:.0f} {figures.method.label}" for figures in found.figures[1:])
+    chain = found.figures[-2]
     return Finding(
-        headline=f"{tokens} tokens took {plain.steps / prompts:.0f} forwards plainly; {shown}.",
+        headline=f"{tokens} tokens took {plain.steps / prompts:.0f} forwards plainly, "
+        f"{chain.steps / prompts:.0f} with chains and {tree.steps / prompts:.0f} with trees of "
+        f"{tree.method.budget} nodes.",
         says=(
             Check(
                 "verifying takes depth x log(branches) sequential steps",

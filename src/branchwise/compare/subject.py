@@ -130,6 +130,11 @@ class Subject:
         self.target.rollback()
         return logits
 
+    def chain_logits(self, lane: int, tree: TokenTree, path: Sequence[int]) -> Tensor:
+        """Logits of one path of a tree, run alone as a chain: ``[len(path), V]``."""
+        tokens = [tree.tokens[node] for node in path]
+        return self.logits(lane, TokenTree.from_chain(tokens[0], tokens[1:]))
+
     def likely_tree(self, lane: int, root: int, branching: Sequence[int]) -> TokenTree:
         """A tree of the target's own best tokens, ``branching[d]`` below every node at depth d."""
         paths: list[tuple[int, ...]] = [()]
