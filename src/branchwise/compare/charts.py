@@ -5,7 +5,8 @@ Series differ in colour, in the shape of their marks and in their dashes, so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
 from itertools import pairwise
 from math import ceil, floor, log2, log10
@@ -71,7 +72,8 @@ def _lines(exhibit: Mapping[str, Any]) -> str:
     series: Sequence[Mapping[str, Any]] = exhibit["series"]
     xs = sorted({x for one in series for x, _ in one["points"]})
     highest = max(y for one in series for _, y in one["points"])
-    legend, legend_height = _legend([one["name"] for one in series], marks=True)
+    swatches = [partial(_dashes if one["dashed"] else _mark, number) for number, one in enumerate(series)]
+    legend, legend_height = _legend([one["name"] for one in series], swatches)
     top = 14 + legend_height
     marked = ticks(highest)
     x = _Scale(xs[0], xs[-1], LEFT + 8, WIDTH - RIGHT, exhibit["x"]["log"])
@@ -145,7 +147,7 @@ def _bars(exhibit: Mapping[str, Any]) -> str:
     bars: Sequence[tuple[str, Sequence[float]]] = exhibit["bars"]
     parts_names: Sequence[str] = exhibit["parts"]
     left = 16 + min(LONGEST_LABEL, LETTER * max(len(label) for label, _ in bars))
-    legend, legend_height = _legend(parts_names, marks=False) if len(parts_names) > 1 else ([], 0)
+    legend, legend_height = _legend(parts_names, [partial(_square, number) for number in range(len(parts_names))])
     top = 10 + legend_height
     wrapped = [_wrapped(label, int((left - 16) / LETTER)) for label, _ in bars]
     bottom = top + len(bars) * (BAR + BAR_GAP)
@@ -194,24 +196,27 @@ def _wrapped(label: str, letters: int) -> list[str]:
 # both
 
 
-def _legend(names: Sequence[str], marks: bool) -> tuple[list[str], float]:
+def _legend(names: Sequence[str], swatches: Sequence[Callable[[float, float], str]]) -> tuple[list[str], float]:
     """The legend in the upper left corner, and its height."""
     if len(names) < 2:
         return [], 0
     parts: list[str] = []
     x, y = 12.0, 16.0
-    for number, name in enumerate(names):
+    for name, swatch in zip(names, swatches, strict=True):
         width = 30 + LETTER * len(name)
         if x + width > WIDTH - 8 and x > 12:
             x, y = 12.0, y + LEGEND_ROW
-        swatch = (
-            _mark(number, x + 6, y - 4)
-            if marks
-            else (f'<rect class="bar c{number % 6}" x="{_n(x)}" y="{_n(y - 10)}" width="12" height="12"/>')
-        )
-        parts += [swatch, _text("key", x + 18, y, name, "start")]
+        parts += [swatch(x + 6, y - 4), _text("key", x + 18, y, name, "start")]
         x += width
     return parts, y - 16 + LEGEND_ROW
+
+
+def _dashes(number: int, x: float, y: float) -> str:
+    return f'<path class="line dashes c{number % 6}" d="M{_n(x - 8)} {_n(y)}H{_n(x + 8)}"/>'
+
+
+def _square(number: int, x: float, y: float) -> str:
+    return f'<rect class="bar c{number % 6}" x="{_n(x - 6)}" y="{_n(y - 6)}" width="12" height="12"/>'
 
 
 def _svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:

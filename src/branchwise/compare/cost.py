@@ -12,6 +12,7 @@ from ..target.huggingface import HuggingFaceTarget
 from ..tree import TokenTree, kary_shape
 from .exhibits import Axis, BarChart, LineChart, Series, Table
 from .finding import Finding
+from .phrases import megabytes
 from .subject import Subject
 from .verdicts import Check
 
@@ -69,6 +70,11 @@ class Cost:
         half, full = sorted(self.by_nodes)[-2:]
         return self.by_nodes[full] / self.by_nodes[half]
 
+    def proportional(self) -> tuple[tuple[float, float], ...]:
+        """The line through the largest tree's time on which time is proportional to nodes."""
+        largest = max(self.by_nodes)
+        return tuple((nodes, self.by_nodes[largest] * nodes / largest) for nodes in sorted(self.by_nodes))
+
     @property
     def spread(self) -> float:
         """How much the dearest arrangement of branches costs more than the cheapest, as a share."""
@@ -90,7 +96,7 @@ def measure(subject: Subject) -> Cost:
             target,
             effort.repeats,
         )
-    trie_ms, batch_ms, trie_nodes, batch_nodes, row_bytes = _trie_and_batch(subject, text)
+    trie_ms, batch_ms, trie_nodes, batch_nodes, context_bytes = _trie_and_batch(subject, text)
     return Cost(
         by_nodes=by_nodes,
         by_branches=by_branches,
@@ -100,8 +106,8 @@ def measure(subject: Subject) -> Cost:
         batch_ms=batch_ms,
         trie_nodes=trie_nodes,
         batch_nodes=batch_nodes,
-        trie_bytes=row_bytes,
-        batch_bytes=BRANCHES * row_bytes,
+        trie_bytes=context_bytes,
+        batch_bytes=BRANCHES * context_bytes,
         repeats=effort.repeats,
     )
 
@@ -122,9 +128,9 @@ def comb(branches: int, length: int) -> TokenTree:
 def _by_nodes(target: HuggingFaceTarget, lane: int, sizes: tuple[int, ...], repeats: int) -> dict[int, float]:
     """Times by nodes; goes on doubling while a forward costs little more than a plain one."""
     found = _best({size: _forward(target, {lane: binary(size)}) for size in sizes}, target, repeats)
+    if target.device.type == "cpu":  # there the flat region ends soon, and what looks like one is noise
+        return found
     while (largest := max(found)) < MOST_NODES and found[largest] < 2 * FLAT * found[min(found)]:
-        if target.device.type == "cpu":  # there the flat region ends soon, and what looks like one is noise
-            break
         found |= _best({2 * largest: _forward(target, {lane: binary(2 * largest)})}, target, repeats)
     return found
 
@@ -158,12 +164,13 @@ def _trie_and_batch(subject: Subject, text: list[int]) -> tuple[float, float, in
     chains = [TokenTree.from_chain(text[-1], path) for path in paths]
     with ExitStack() as lanes:
         numbers = [lanes.enter_context(subject.lane(text)) for _ in chains]
-        batch = _forward(target, dict(zip(numbers, chains, strict=True)))
-        batch_ms = _best({"batch": batch}, target, subject.effort.repeats)["batch"]
-    with subject.lane(text) as lane:
-        trie_ms = _best({"trie": _forward(target, {lane: trie})}, target, subject.effort.repeats)["trie"]
-        row_bytes = target.snapshot(lane).nbytes
-    return trie_ms, batch_ms, len(trie), sum(map(len, chains)), row_bytes
+        calls = {
+            "trie": _forward(target, {numbers[0]: trie}),
+            "batch": _forward(target, dict(zip(numbers, chains, strict=True))),
+        }
+        found = _best(calls, target, subject.effort.repeats)
+        context_bytes = target.snapshot(numbers[0]).nbytes
+    return found["trie"], found["batch"], len(trie), sum(map(len, chains)), context_bytes
 
 
 def finding(found: Cost) -> Finding:
@@ -178,7 +185,7 @@ def finding(found: Cost) -> Finding:
             Check(
                 "above the flat region the cost grows with the nodes",
                 f"flat up to {found.flat_until} nodes (within {FLAT:g} times a plain forward); from {half} to {full} "
-                f"nodes x {found.doubling:.2f}",
+                f"nodes {found.doubling:.2f} times as long",
                 found.flat_until < full and found.doubling > 1.3,
             ),
             Check(
@@ -204,7 +211,10 @@ def finding(found: Cost) -> Finding:
                 "Cost of a forward against nodes",
                 Axis("nodes", log=True),
                 Axis("time", "ms"),
-                (Series("measured", tuple(sorted(found.by_nodes.items()))),),
+                (
+                    Series("measured", tuple(sorted(found.by_nodes.items()))),
+                    Series("proportional to nodes", found.proportional(), dashed=True),
+                ),
             ),
             LineChart(
                 f"Cost against branches, {found.branch_nodes} nodes each time",
@@ -236,8 +246,3 @@ def finding(found: Cost) -> Finding:
 
 def _saving(what: str, tree: float, batch: float, shown: Callable[[float], str]) -> tuple[str, ...]:
     return what, shown(tree), shown(batch), f"{100 * (1 - tree / batch):.0f} %"
-
-
-def megabytes(count: float) -> str:
-    """Bytes for a reader."""
-    return f"{count / 1e6:.2f} MB"

@@ -14,6 +14,7 @@ from ..tree import TokenGraph, TokenTree, kary_shape
 from ..verify import DraftTree
 from .exhibits import Table, TreePicture
 from .finding import Finding
+from .phrases import tiny
 from .subject import Subject
 from .verdicts import Check
 
@@ -140,8 +141,8 @@ def finding(found: Inputs) -> Finding:
     checks = [
         Check(
             f"attention takes a {entry.shape}",
-            f"error {entry.error:.1e} of the largest output over {entry.nodes} nodes "
-            f"(rounding explains {found.rounding:.0e})",
+            f"error {tiny(entry.error)} of the largest output over {entry.nodes} nodes "
+            f"(rounding explains {tiny(found.rounding)})",
             entry.error <= found.rounding,
         )
         for entry in found.inputs
@@ -160,7 +161,7 @@ def finding(found: Inputs) -> Finding:
     heads, groups, width = found.heads
     worst = max(entry.error for entry in found.inputs)
     return Finding(
-        headline=f"Line, tree and graph agree with attention written out in float64 to {worst:.1e}.",
+        headline=f"Line, tree and graph agree with attention written out in float64 to {tiny(worst)}.",
         says=(*checks, several, refused),
         instead=(),
         how=f"tree_attention with {heads} query heads over {groups} key/value heads of width {width}, as the model has "
@@ -171,7 +172,7 @@ def finding(found: Inputs) -> Finding:
             Table(
                 "Three inputs",
                 ("input", "nodes", "most nodes at one position", "error"),
-                tuple((e.shape, str(e.nodes), str(e.most_per_position), f"{e.error:.1e}") for e in found.inputs),
+                tuple((e.shape, str(e.nodes), str(e.most_per_position), tiny(e.error)) for e in found.inputs),
             ),
         ),
     )

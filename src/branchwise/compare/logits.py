@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from .exhibits import Axis, BarChart
 from .finding import Finding
+from .phrases import difference, tiny
 from .runs import Runs
-from .subject import Subject, differences, relative_difference
+from .subject import Subject, relative_difference
 from .verdicts import Check
 
 BRANCHING = (3, 2, 1)
@@ -74,7 +75,7 @@ def finding(found: Logits) -> Finding:
             Check("logits come out for every node", f"{found.rows} of {found.nodes}", found.rows == found.nodes),
             Check(
                 "those of inner nodes are those of their paths",
-                f"{differences(found.inner_difference)} (rounding explains {found.tolerance:.0e})",
+                f"{difference(found.inner_difference)} (rounding explains {tiny(found.tolerance)})",
                 found.inner_difference <= found.tolerance,
             ),
             Check(

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ..show.step_json import tree_json
 from ..tree import TokenTree
-from .exhibits import MaskPicture, TreePicture
+from .exhibits import Axis, BarChart, MaskPicture, TreePicture
 from .finding import Finding
-from .subject import Subject, differences, relative_difference
+from .phrases import difference, tiny
+from .subject import Subject, relative_difference
 from .verdicts import Check
 from .witness import watching
 
@@ -188,12 +189,12 @@ def tree_finding(found: Masks) -> Finding:
     wrong = found.crossed > noise
     return Finding(
         headline=f"Nodes see {across} of {len(others)} others at their depth. Made to see them, their logits move by "
-        f"{found.crossed:.2f} of their spread, and {found.crossed_best} of {len(depth)} nodes want another token.",
+        f"{tiny(found.crossed)} of their spread, and {found.crossed_best} of {len(depth)} nodes want another token.",
         says=(
             Check("nodes see others at their depth", f"{across} of {len(others)} pairs", across > 0),
             Check(
                 "with a mask across branches the logits are those of the node's own text",
-                f"they differ by {differences(found.crossed)}; under the true mask by {differences(found.alone)}",
+                f"they differ by {difference(found.crossed)}; under the true mask by {difference(found.alone)}",
                 not wrong,
             ),
         ),
@@ -201,7 +202,7 @@ def tree_finding(found: Masks) -> Finding:
             Check("a node sees ancestors and itself only", f"{beyond} entries beyond these", beyond == 0),
             Check(
                 "under a mask across branches a node's logits depend on its siblings",
-                f"one sibling's token exchanged: the others' logits move by {differences(found.crossed_exchanged)}; "
+                f"one sibling's token exchanged: the others' logits move by {difference(found.crossed_exchanged)}; "
                 f"best token changed at {found.crossed_best} of {len(depth)} nodes",
                 found.crossed_exchanged > noise and wrong,
             ),
@@ -234,19 +235,30 @@ def sibling_finding(found: Masks) -> Finding:
     hidden = len(paths) ** 2 - wanted
     return Finding(
         headline=f"With node {found.other}'s token exchanged, the logits of the {found.outside} nodes outside its "
-        f"branch change by {differences(found.exchanged)}.",
+        f"branch change by {difference(found.exchanged)}.",
         says=(
             Check("no node sees another branch", f"{beyond} of {hidden} such entries visible", beyond == 0),
             Check("every ancestor and itself are visible", f"{visible} of {wanted} entries visible", visible == wanted),
             Check(
                 "another token in a sibling's place changes nothing for the others",
-                f"{differences(found.exchanged)} (rounding explains {found.tolerance:.0e})",
+                f"{difference(found.exchanged)} (rounding explains {tiny(found.tolerance)})",
                 found.exchanged <= found.tolerance,
             ),
         ),
         instead=(),
         how="Two forwards of one tree that differ in the token of one node; logits of all nodes that do not descend "
         f"from it are compared, the greatest difference counts. {_how(found)}",
+        exhibits=(
+            BarChart(
+                "Logits of the other nodes when one sibling's token is exchanged",
+                Axis("greatest move, as a share of their spread"),
+                ("move",),
+                (
+                    ("the real mask", (found.exchanged,)),
+                    ("a mask across branches", (found.crossed_exchanged,)),
+                ),
+            ),
+        ),
     )
 
 

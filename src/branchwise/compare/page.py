@@ -9,6 +9,7 @@ from typing import Any
 
 from ..show.svg import mask_svg, tree_svg
 from .charts import axis_text, chart_svg, short
+from .phrases import counted
 from .words import MARKS, configuration, machine, side_rows, status
 
 TITLE = "Tree attention, claim by claim"
@@ -93,9 +94,9 @@ def _side_by_side(record: Mapping[str, Any]) -> str:
     heading, rows = side_rows(record)
     plain = record["side_by_side"][0]
     note = (
-        f"{record['new_tokens']} new tokens per prompt, {plain['prompts']} prompt(s), greedy. Chain and tree draft "
-        "with the same drafter (n-grams and recycled tokens) under the same budget of nodes; the shape alone differs. "
-        "Equal: prompts whose tokens are those of plain decoding; in half precision near-ties may fall either way."
+        f"{record['new_tokens']} new tokens per prompt, {counted(plain['prompts'], 'prompt')}, greedy. Chain and tree "
+        "draft with the same drafter (n-grams and recycled tokens) under the same budget of nodes; the shape alone "
+        "differs. Equal: prompts whose tokens are those of plain decoding; in half precision near-ties may fall either way."
     )
     chart = {
         "kind": "bars",

@@ -9,7 +9,8 @@ import torch
 from ..tree import TokenTree
 from .exhibits import Axis, BarChart
 from .finding import Finding
-from .subject import Subject, differences, relative_difference
+from .phrases import difference, tiny
+from .subject import Subject, relative_difference
 from .verdicts import Check
 
 CHAIN = 8
@@ -89,7 +90,7 @@ def finding(found: Parallel) -> Finding:
             Check(
                 "tree attention scores all branches in one forward",
                 f"{found.tree_scored} of {found.tree_nodes} nodes; to each branch run alone: "
-                f"{differences(found.tree_difference)}",
+                f"{difference(found.tree_difference)}",
                 found.tree_scored == found.tree_nodes and found.tree_branches > 1 and tree_agrees,
             ),
         ),
@@ -97,7 +98,7 @@ def finding(found: Parallel) -> Finding:
             Check(
                 f"standard attention verifies a chain of {found.chain_drafted} drafted tokens in one forward",
                 f"logits at {found.chain_scored} positions; to one token per forward: "
-                f"{differences(found.chain_difference)} (rounding explains {found.tolerance:.0e})",
+                f"{difference(found.chain_difference)} (rounding explains {tiny(found.tolerance)})",
                 found.chain_scored == found.chain_drafted + 1 and chain_agrees,
             ),
             Check(

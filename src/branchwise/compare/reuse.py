@@ -10,6 +10,7 @@ from ..draft import Drafter, EarlyExitDrafter, make_drafter
 from ..target.layers import find_layers
 from .exhibits import Axis, BarChart, Table
 from .finding import Finding
+from .phrases import tiny
 from .subject import Subject
 from .verdicts import Check
 from .witness import counting_rows
@@ -102,7 +103,7 @@ def _agreement(subject: Subject, one: Generation, other: Generation) -> tuple[bo
     parted = explain_difference(subject.target, subject.prompts[0], other.tokens, one.tokens, BUDGET)
     assert parted is not None
     kind = "a near-tie" if parted.is_near_tie else "no near-tie"
-    measured = f"gap {parted.gap:.2g}, rounding {parted.rounding:.2g}"
+    measured = f"gap {tiny(parted.gap)}, rounding {tiny(parted.rounding)}"
     return parted.is_near_tie, f"{parted.position} tokens, then {kind} ({measured})"
 
 

@@ -12,9 +12,10 @@ from ..tree import TokenTree
 from ..verify import Greedy
 from ..verify.proposal import DraftTree
 from ..verify.rule import Coins, Law, Verdict
-from .cost import comb, megabytes
+from .cost import comb
 from .exhibits import Axis, BarChart, LineChart, Series, Table
 from .finding import Finding
+from .phrases import megabytes
 from .subject import Subject
 from .verdicts import Check
 

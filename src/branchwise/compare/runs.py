@@ -31,7 +31,7 @@ class Method:
     @property
     def label(self) -> str:
         """For readers."""
-        return "plain, one token at a time" if self.name == "plain" else f"{self.name}, {self.budget} nodes"
+        return "plain" if self.name == "plain" else f"{self.name}, {self.budget} nodes"
 
     def drafter(self) -> Drafter:
         """One that has seen nothing."""

@@ -10,8 +10,9 @@ from ..target.huggingface import HuggingFaceTarget
 from .exhibits import Axis, BarChart, Table
 from .finding import Finding
 from .parallel import BRANCHING
+from .phrases import difference, percent, tiny
 from .runs import PARTS, Figures, Runs
-from .subject import Subject, differences, percent, relative_difference
+from .subject import Subject, relative_difference
 from .verdicts import Check
 from .witness import watching
 
@@ -127,8 +128,8 @@ def overhead_finding(found: Shares) -> Finding:
     agrees = found.stock_difference <= found.tolerance
     stock = (
         "torch's own attention with a mask computes the tree",
-        f"logits differ from this library's choice by {differences(found.stock_difference)} (rounding explains "
-        f"{found.tolerance:.0e}); {found.model_class} is unmodified",
+        f"logits differ from this library's choice by {difference(found.stock_difference)} (rounding explains "
+        f"{tiny(found.tolerance)}); {found.model_class} is unmodified",
     )
     return Finding(
         headline=f"Everything but the forwards takes {percent(outside)} of a tree step "

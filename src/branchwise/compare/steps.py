@@ -8,6 +8,7 @@ from math import log2
 from .cost import comb
 from .exhibits import Axis, BarChart, Table
 from .finding import Finding
+from .phrases import counted
 from .runs import Figures, Runs
 from .subject import Subject
 from .verdicts import Check
@@ -94,8 +95,8 @@ def finding(found: Steps) -> Finding:
                 tree.steps < plain.steps,
             ),
         ),
-        how=f"Calls of the model are counted by a hook. The texts: {prompts} prompt(s), {tokens} new tokens each, "
-        "greedy, end-of-text ignored so that all methods write equally many; chain and tree draft from n-grams and "
+        how=f"Calls of the model are counted by a hook. The texts: {counted(prompts, 'prompt')}, {tokens} new tokens "
+        "each, greedy, end-of-text ignored so that all methods write equally many; chain and tree draft from n-grams and "
         "recycled tokens. The first token costs the same prefill for all and is not counted.",
         exhibits=(
             BarChart(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -156,18 +155,3 @@ def relative_difference(one: Tensor, other: Tensor) -> float:
     """Greatest difference of any entry, relative to the spread of the first tensor's entries."""
     one, other = one.double(), other.double()
     return float((one - other).abs().max() / ((one.max() - one.min()) + 1e-30))
-
-
-def percent(share: float) -> str:
-    """A share for a reader."""
-    return f"{100 * share:.1f} %"
-
-
-def differences(value: float) -> str:
-    """A relative difference for a reader."""
-    return "exactly 0" if value == 0 else f"{value:.1e} of the spread of the logits"
-
-
-def is_half(dtype: torch.dtype) -> bool:
-    """Whether near-ties between tokens may fall either way from one forward to another."""
-    return dtype.itemsize <= 2
