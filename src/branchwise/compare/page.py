@@ -95,8 +95,9 @@ def _side_by_side(record: Mapping[str, Any]) -> str:
     plain = record["side_by_side"][0]
     note = (
         f"{record['new_tokens']} new tokens per prompt, {counted(plain['prompts'], 'prompt')}, greedy. Chain and tree "
-        "draft with the same drafter (n-grams and recycled tokens) under the same budget of nodes; the shape alone "
-        "differs. Equal: prompts whose tokens are those of plain decoding; in half precision near-ties may fall either way."
+        "draft with the same drafter (n-grams and recycled tokens) under the same budget of nodes; the shape "
+        "alone differs. Equal: prompts whose tokens are those of plain decoding; in half precision near-ties may fall "
+        "either way."
     )
     chart = {
         "kind": "bars",
@@ -164,8 +165,8 @@ def _figure(exhibit: Mapping[str, Any]) -> str:
         drawn, numbers = f'<div class="scroll">{_table(exhibit["heading"], exhibit["rows"])}</div>', ""
     elif kind == "mask":
         drawn = mask_svg(exhibit["visible"], exhibit["labels"], exhibit["committed"], exhibit["title"])
-        drawn, numbers = f'<div class="scroll">{drawn}</div>', "Rows look, columns are seen; dark: itself."
-        numbers = f'<p class="note">{numbers}</p>'
+        drawn = f'<div class="scroll">{drawn}</div>'
+        numbers = '<p class="note">Rows look, columns are seen; on the diagonal a node sees itself.</p>'
     elif kind == "tree":
         drawn, numbers = f'<div class="scroll">{tree_svg(exhibit["drawing"], exhibit["title"])}</div>', ""
     else:

@@ -151,7 +151,14 @@ def finding(found: Reuse) -> Finding:
             ),
             Table(
                 "Per step",
-                ("drafter", "nodes verified", "rows through the first layer", "drafting", "verification", "x reuse"),
+                (
+                    "drafter",
+                    "nodes verified",
+                    "rows through the first layer",
+                    "drafting",
+                    "verification",
+                    "times reuse",
+                ),
                 tuple(
                     (
                         name,

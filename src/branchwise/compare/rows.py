@@ -192,7 +192,7 @@ def finding(found: Rows) -> Finding:
             ),
             Table(
                 "Rows per step",
-                ("", "written", "kept", "rolled back", "written and dropped, memory"),
+                ("", "written", "kept", "rolled back", "memory of those rolled back"),
                 tuple(
                     (
                         name,

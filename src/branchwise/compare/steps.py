@@ -96,8 +96,8 @@ def finding(found: Steps) -> Finding:
             ),
         ),
         how=f"Calls of the model are counted by a hook. The texts: {counted(prompts, 'prompt')}, {tokens} new tokens "
-        "each, greedy, end-of-text ignored so that all methods write equally many; chain and tree draft from n-grams and "
-        "recycled tokens. The first token costs the same prefill for all and is not counted.",
+        "each, greedy, end-of-text ignored so that all methods write equally many; chain and tree draft from n-grams "
+        "and recycled tokens. The first token costs the same prefill for all and is not counted.",
         exhibits=(
             BarChart(
                 f"Sequential forwards to emit {tokens} tokens",
