@@ -160,18 +160,18 @@ def _exhibits(exhibits: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _figure(exhibit: Mapping[str, Any]) -> str:
-    kind, title = exhibit["kind"], escape(exhibit["title"])
+    kind, below = exhibit["kind"], ""
     if kind == "table":
-        drawn, numbers = f'<div class="scroll">{_table(exhibit["heading"], exhibit["rows"])}</div>', ""
+        drawn = _table(exhibit["heading"], exhibit["rows"])
     elif kind == "mask":
         drawn = mask_svg(exhibit["visible"], exhibit["labels"], exhibit["committed"], exhibit["title"])
-        drawn = f'<div class="scroll">{drawn}</div>'
-        numbers = '<p class="note">Rows look, columns are seen; on the diagonal a node sees itself.</p>'
+        below = '<p class="note">Rows look, columns are seen; on the diagonal a node sees itself.</p>'
     elif kind == "tree":
-        drawn, numbers = f'<div class="scroll">{tree_svg(exhibit["drawing"], exhibit["title"])}</div>', ""
+        drawn = tree_svg(exhibit["drawing"], exhibit["title"])
     else:
-        drawn, numbers = f'<div class="scroll">{chart_svg(exhibit)}</div>', _numbers(exhibit)
-    return f'<figure class="{kind}"><figcaption>{title}</figcaption>{drawn}{numbers}</figure>'
+        drawn, below = chart_svg(exhibit), _numbers(exhibit)
+    title = f"<figcaption>{escape(exhibit['title'])}</figcaption>"
+    return f'<figure class="{kind}">{title}<div class="scroll">{drawn}</div>{below}</figure>'
 
 
 def _numbers(exhibit: Mapping[str, Any]) -> str:
