@@ -45,14 +45,14 @@ QUICK = Effort(
     new_tokens=128,
     prompts=1,
     budgets=(9,),
-    sweep_tokens=40,
+    sweep_tokens=24,
     depths=(1, 2, 4, 8),
     widths=(1, 3),
     nodes=(1, 2, 4, 8, 16, 32, 64, 128),
     branch_nodes=32,
-    context=192,
+    context=128,
     repeats=3,
-    reuse_tokens=24,
+    reuse_tokens=16,
     toy_pairs=2,
 )
 FULL = Effort(

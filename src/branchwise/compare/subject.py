@@ -31,8 +31,8 @@ PROMPTS = (
     "Write a Python function that returns the n-th Fibonacci number, with a docstring, and then a test for it.",
     "What is the difference between weather and climate? Give three examples of each.",
 )
-#: sessions of warm-up are so long
-WARM_UP_TOKENS = 8
+#: of a run that nobody counts
+WARM_UP_TOKENS = 4
 
 
 class Subject:
