@@ -203,7 +203,7 @@ def _legend(names: Sequence[str], swatches: Sequence[Callable[[float, float], st
     parts: list[str] = []
     x, y = 12.0, 16.0
     for name, swatch in zip(names, swatches, strict=True):
-        width = 30 + LETTER * len(name)
+        width = 38 + LETTER * len(name)
         if x + width > WIDTH - 8 and x > 12:
             x, y = 12.0, y + LEGEND_ROW
         parts += [swatch(x + 6, y - 4), _text("key", x + 18, y, name, "start")]

@@ -27,7 +27,7 @@ def configuration(record: Mapping[str, Any]) -> list[str]:
         f"device {origin['device']}" if origin["device"] != "cpu" else f"CPU {origin['cpu'] or 'unknown'}",
         f"{origin['threads']} thread{'' if origin['threads'] == 1 else 's'}",
         f"{record['effort']['name']} run of {record['seconds']:.0f} s",
-        str(origin["date_utc"]),
+        f"{origin['date_utc'][:16].replace('T', ' ')} UTC",
     ]
 
 
