@@ -15,7 +15,7 @@ from branchwise.compare import cost
 from branchwise.compare.charts import chart_svg, short, ticks
 from branchwise.compare.claims import CLAIMS
 from branchwise.compare.page import page
-from browser import chromium, console_errors  # noqa: F401  # a fixture
+from browser import chromium, console_errors, set_scheme  # noqa: F401  # a fixture
 
 WRONG_COST = cost.finding(replace(made.COST, trie_ms=80.0))
 
@@ -130,6 +130,17 @@ def test_it_works_by_keyboard(opened: Any) -> None:
     opened.find_element("css selector", "button[data-show='all']").send_keys(" ")
     assert len(opened.execute_script(shown)) == len(CLAIMS)
     assert console_errors(opened) == []
+
+
+def test_it_follows_the_light_or_dark_setting(opened: Any) -> None:
+    backgrounds, inks = set(), set()
+    for scheme in ("light", "dark"):
+        set_scheme(opened, scheme)
+        style = "return getComputedStyle(document.querySelector('%s')).%s"
+        backgrounds.add(opened.execute_script(style % ("body", "backgroundColor")))
+        inks.add(opened.execute_script(style % (".chart text", "fill")))
+    assert len(backgrounds) == len(inks) == 2
+    assert not backgrounds & inks
 
 
 def test_narrow_and_on_paper(opened: Any) -> None:
