@@ -106,7 +106,8 @@ def _tensors(subject: Subject, heads: tuple[int, int, int]) -> tuple[Tensor, Ten
 
 def _error(query: Tensor, key: Tensor, value: Tensor, shape: TokenTree | TokenGraph) -> float:
     found = tree_attention(query, key, value, shape)[0].double().cpu()  # [H, N, D]
-    wanted = _written_out(*(rows[0].double().cpu() for rows in (query, key, value)), shape)
+    exact = [rows[0].double().cpu() for rows in (query, key, value)]
+    wanted = _written_out(exact[0], exact[1], exact[2], shape)
     return float((found - wanted).abs().max() / wanted.abs().max())
 
 
