@@ -9,23 +9,23 @@ import pytest
 
 from branchwise.decode.engine import Engine
 from branchwise.tune.adaptive import AdaptiveBudget
-from drafters import RandomTrees
-from engine_rig import alone, model, outputs, request, run, small_engine
+from drafters import RandomTrees, Scripted
+from engine_rig import PROMPTS, alone, model, outputs, request, run, small_engine
 
 pytestmark = pytest.mark.core
 
 
-class Counts(RandomTrees):
-    """Random trees; counts the lanes it was asked for."""
+class Counts(Scripted):
+    """Knows what will be written; counts the lanes it was asked for."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__({PROMPTS[prompt]: alone(prompt, None) for prompt in range(len(PROMPTS))})
         self.started = 0
         self.budgets: list[int] = []
 
     def start(self, context):
         self.started += 1
-        return None
+        return super().start(context)
 
     def propose(self, states, contexts, budgets):
         self.budgets.extend(budgets)

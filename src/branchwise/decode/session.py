@@ -272,7 +272,10 @@ class Session:
 
     def _budgets(self, lanes: Sequence[Lane]) -> list[int]:
         if isinstance(self.budget, SharedBudget):
-            budgets = self.budget.ceilings(_numbers(lanes))
+            # the step is that of all lanes: who is not drafted for takes part with a root
+            everybody = _numbers(self.active)
+            shares = dict(zip(everybody, self.budget.ceilings(everybody), strict=True))
+            budgets = [shares[lane.number] for lane in lanes]
         else:
             budgets = self.budget.choose(len(lanes))
         return [min(budget, lane.request.budget or budget) for lane, budget in zip(lanes, budgets, strict=True)]

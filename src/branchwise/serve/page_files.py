@@ -1,7 +1,7 @@
 """The page's files: read once, served under an address that changes with their content.
 
-The page itself lies at ``/`` and is asked for anew each time; what it loads lies under ``/page/DIGEST/`` and may be kept
-for ever. Nothing comes from elsewhere, and the page's policy forbids browsers to fetch anything from elsewhere.
+The page itself lies at ``/`` and is asked for anew each time; what it loads lies under ``/page/DIGEST/`` and may be
+kept for ever. Nothing comes from elsewhere, and the page's policy forbids browsers to fetch anything from elsewhere.
 """
 
 from __future__ import annotations

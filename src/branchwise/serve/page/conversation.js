@@ -32,7 +32,7 @@ export class Conversation {
     this.list = list;
     this.onStep = onStep;
     this.views = new Map();
-    this.marked = [];
+    this.marked = null;
   }
 
   add(turn) {
@@ -42,8 +42,8 @@ export class Conversation {
     const view = make("article", { class: "turn", "aria-label": `Question ${this.views.size + 1}` },
       make("p", { class: "question" }, turn.question), answer);
     text.addEventListener("click", (event) => {
-      const step = event.target.dataset?.step;
-      if (step !== undefined && getSelection().isCollapsed) this.onStep(turn, Number(step));
+      const step = event.target.closest("[data-step]");
+      if (step && getSelection().isCollapsed) this.onStep(turn, Number(step.dataset.step));
     });
     this.views.set(turn, { view, answer, text, facts, spans: [] });
     this.list.append(view);
@@ -57,7 +57,7 @@ export class Conversation {
 
   clear() {
     for (const turn of [...this.views.keys()]) this.remove(turn);
-    this.marked = [];
+    this.marked = null;
   }
 
   /** The main run begins, perhaps anew. */
@@ -74,14 +74,12 @@ export class Conversation {
   append(turn, step) {
     const { text, spans } = this.views.get(turn);
     const who = authors(step);
-    const added = step.pieces.map((piece, index) =>
-      make("span", {
-        class: `token ${tint(who[index])}`,
-        "data-step": String(spans.length),
-        title: `step ${step.number}: ${who[index] ?? "the model itself"}`,
-      }, piece));
-    spans.push(added);
-    this.follow(() => text.append(...added));
+    const tokens = step.pieces.map((piece, index) => make("span", {
+      class: `token ${tint(who[index])}`, title: `step ${step.number}: ${who[index] ?? "the model itself"}`,
+    }, piece));
+    const span = make("span", { class: "step", "data-step": String(spans.length) }, ...tokens);
+    spans.push(span);
+    this.follow(() => text.append(span));
   }
 
   /** The main run is over. */
@@ -108,9 +106,9 @@ export class Conversation {
 
   /** Outlines the text that a step gave, and nothing else. */
   mark(turn, step) {
-    for (const span of this.marked) span.classList.remove("here");
-    this.marked = (step === null ? undefined : this.views.get(turn)?.spans[step]) ?? [];
-    for (const span of this.marked) span.classList.add("here");
+    this.marked?.classList.remove("here");
+    this.marked = step === null ? null : (this.views.get(turn)?.spans[step] ?? null);
+    this.marked?.classList.add("here");
   }
 
   follow(change) {

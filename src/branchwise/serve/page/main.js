@@ -119,14 +119,17 @@ function newChat(question = "") {
 /** Says what went wrong, and offers what can be done about it. */
 function explain(turn, kinds, failure) {
   const retry = () => decode(turn, kinds);
+  const afterKey = (given) => {
+    if (!given) return;
+    greet();
+    retry();
+  };
   if (failure.kind === "field" && settings.complain(failure.field, failure.message)) return takeBack(turn);
-  if (failure.kind === "key") {
-    askForKey(failure.message).then((given) => given && retry());
-  }
+  if (failure.kind === "key") askForKey(failure.message).then(afterKey);
   if (failure.kind === "full") settings.complain(failure.field, failure.message);
   const remedies = {
     full: { "Start a new chat": () => newChat(turn.question), "Try again": retry },
-    key: { "Enter a key": () => askForKey("").then((given) => given && retry()) },
+    key: { "Enter a key": () => askForKey("").then(afterKey) },
   };
   conversation.complain(turn, failure.message, remedies[failure.kind] ?? { "Try again": retry });
 }

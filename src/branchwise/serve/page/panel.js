@@ -1,11 +1,12 @@
 // The steps of one turn: how fast its runs are, the tree of one step, and the time line to choose it. Knows no chat.
 
 import { count, draw, make } from "./dom.js";
+import { EXAMPLE } from "./example.js";
 import { Speeds } from "./speeds.js";
 import { Timeline } from "./timeline.js";
 
 const REDRAW_MS = 80; // a person sees no more trees than this, and the model may need the processor
-const SMALLEST = 0.62; // a tree shrinks so far to fit; then it is scrolled
+const SMALLEST = 0.58; // a tree shrinks so far to fit; then it is scrolled
 
 export class Panel {
   /**
@@ -86,7 +87,7 @@ export class Panel {
   }
 
   emptyTitle() {
-    if (this.run === null) return "No steps yet";
+    if (this.run === null) return "What a step looks like";
     return this.run.isOver ? "No steps" : "Reading the prompt";
   }
 
@@ -97,14 +98,23 @@ export class Panel {
     if (step === null) {
       tree.replaceChildren();
       facts.replaceChildren();
+      if (this.run === null) this.drawExample();
     } else {
-      this.place = window.BranchwiseTree.drawTree(tree, step);
+      window.BranchwiseTree.drawTree(tree, step);
       this.fit();
       facts.replaceChildren(...factsOf(step));
       if (hadFocus) tree.querySelector('[tabindex="0"]')?.focus();
     }
-    this.drawLegend();
+    this.drawLegend(this.run ? [...this.run.sources] : ["ngram", "recycling"]);
     this.onShown(this.turn, this.kind, index);
+  }
+
+  /** What there will be to see, before there is anything. */
+  drawExample() {
+    const { tree, facts } = this.elements;
+    window.BranchwiseTree.drawTree(tree, EXAMPLE);
+    this.fit();
+    facts.replaceChildren("blue boxes were kept, dashed ones were not; letters tell who proposed a token");
   }
 
   /** Makes the tree as large as there is room for. */
@@ -120,8 +130,7 @@ export class Panel {
     room.scrollLeft = 0;
   }
 
-  drawLegend() {
-    const sources = this.run ? [...this.run.sources] : [];
+  drawLegend(sources) {
     const wanted = sources.join("\n");
     if (this.legendOf === wanted) return;
     this.legendOf = wanted;

@@ -3,7 +3,7 @@
 import { count, draw, tint } from "./dom.js";
 import { authors } from "./run.js";
 
-const COLUMN = 9, GAP = 2, HEIGHT = 60, CELL = 9; // pixels
+const COLUMN = 9, GAP = 2, CELL = 9; // pixels
 
 export class Timeline {
   /**
@@ -14,15 +14,17 @@ export class Timeline {
     this.element = element;
     this.onPick = onPick;
     this.columns = [];
+    this.steps = [];
     this.cell = CELL;
-    this.cursor = draw("rect", { class: "cursor", y: 0, width: COLUMN, height: HEIGHT, rx: 2 });
-    this.svg = draw("svg", { height: HEIGHT, "aria-hidden": "true" });
+    this.cursor = draw("rect", { class: "cursor", y: 0, width: COLUMN, height: "100%", rx: 2 });
+    this.svg = draw("svg", { "aria-hidden": "true" });
     element.append(this.svg);
     const pick = (event) => {
       const step = Math.floor((event.clientX - this.svg.getBoundingClientRect().left) / COLUMN);
       if (this.columns.length) onPick(Math.max(0, Math.min(step, this.columns.length - 1)));
     };
     element.addEventListener("click", pick);
+    new ResizeObserver(() => element.clientHeight === this.height || this.show(this.steps)).observe(element);
     element.addEventListener("pointermove", (event) => {
       if (event.pointerType === "mouse" && event.buttons === 1) pick(event);
     });
@@ -31,7 +33,9 @@ export class Timeline {
   /** Shows another run's steps. */
   show(steps) {
     this.columns = [];
-    this.cell = Math.min(CELL, HEIGHT / Math.max(1, ...steps.map((step) => step.emitted)));
+    this.steps = steps;
+    this.height = this.element.clientHeight;
+    this.cell = Math.min(CELL, this.height / Math.max(1, ...steps.map((step) => step.emitted)));
     this.svg.replaceChildren(this.cursor);
     steps.forEach((step) => this.append(step));
     this.resize();
@@ -41,7 +45,7 @@ export class Timeline {
   update(steps) {
     const fresh = steps.slice(this.columns.length);
     if (!fresh.length) return;
-    if (fresh.some((step) => step.emitted * this.cell > HEIGHT)) return this.show(steps);
+    if (fresh.some((step) => step.emitted * this.cell > this.height)) return this.show(steps);
     fresh.forEach((step) => this.append(step));
     this.resize();
   }
@@ -49,7 +53,7 @@ export class Timeline {
   append(step) {
     const x = this.columns.length * COLUMN;
     const cells = authors(step).map((source, at) => draw("rect", {
-      class: `cell ${tint(source)}`, x: x + GAP / 2, y: HEIGHT - (at + 1) * this.cell, width: COLUMN - GAP,
+      class: `cell ${tint(source)}`, x: x + GAP / 2, y: this.height - (at + 1) * this.cell, width: COLUMN - GAP,
       height: Math.max(1, this.cell - 1), rx: 1.5,
     }));
     const column = draw("g", {}, ...cells);
