@@ -16,6 +16,8 @@ By = pytest.importorskip("selenium.webdriver.common.by", reason="needs selenium 
 Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
 
 QUESTION = "abababab"
+#: browsers are slow on machines that are busy with other things
+PATIENCE_SECONDS = 120
 
 
 class Page:
@@ -63,7 +65,7 @@ class Page:
     def press(self, key: str) -> None:
         self.one("#turns").send_keys(key)
 
-    def wait(self, condition, seconds: float = 20.0) -> None:
+    def wait(self, condition, seconds: float = PATIENCE_SECONDS) -> None:
         wait_for(condition, seconds)
 
     def wait_until_answered(self) -> None:
@@ -97,7 +99,7 @@ def page(chromium, server):  # noqa: F811
     own = Page(chromium, server.url)
     yield own
     assert console_errors(chromium) == []
-    wait_for(lambda: is_idle(server))
+    wait_for(lambda: is_idle(server), PATIENCE_SECONDS)
 
 
 def expected_text(chat: str = f"<|user|>{QUESTION}<|assistant|>", new_tokens: int = 40, **options) -> str:
@@ -209,11 +211,8 @@ def test_a_new_chat_forgets(page):
     page.ask()
     page.wait_until_answered()
     page.click("#new-chat")
-    assert (
-        not page.all(".turn")
-        and page.one("#welcome").is_displayed()
-        and page.text("#step-title") == "What a step looks like"
-    )
+    assert not page.all(".turn") and page.one("#welcome").is_displayed()
+    assert page.text("#step-title") == "What a step looks like"
 
 
 def test_light_and_dark(page):
@@ -273,13 +272,13 @@ def test_stopping_cancels_on_the_server(chromium):  # noqa: F811
         page.wait(lambda: page.all(".token"))
         page.click("#stop")
         page.wait_until_answered()
-        wait_for(lambda: is_idle(server))
+        wait_for(lambda: is_idle(server), PATIENCE_SECONDS)
         assert server.engine.statistics.finished == {"cancelled": 1}
         assert page.text(".facts").endswith("; you stopped it") and not page.all(".failure")
         page.ask()
         page.wait(lambda: len(page.all(".turn")) == 2 and page.all(".turn:last-of-type .token"))
         page.press(Keys.ESCAPE)
-        wait_for(lambda: is_idle(server))
+        wait_for(lambda: is_idle(server), PATIENCE_SECONDS)
         assert server.engine.statistics.finished == {"cancelled": 2}
 
 
@@ -328,7 +327,7 @@ def test_a_server_that_is_busy(chromium):  # noqa: F811
         page.ask()
         assert page.failure == "1 requests are in progress; try again later"
         other.close()
-        wait_for(lambda: is_idle(server))
+        wait_for(lambda: is_idle(server), PATIENCE_SECONDS)
         page.button("Try again").click()
         page.wait(lambda: not page.all(".failure"))
         page.wait_until_answered()
