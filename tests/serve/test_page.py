@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -65,7 +66,11 @@ class Page:
         self.one("#turns").send_keys(key)
 
     def wait(self, condition, seconds: float = PATIENCE_SECONDS) -> None:
-        wait_for(condition, seconds)
+        # seldom: every look costs the browser time
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "it did not happen in time"
+            time.sleep(0.1)
 
     def wait_until_answered(self) -> None:
         self.wait(lambda: self.all(".turn") and not self.one("#send").get_property("hidden"))
