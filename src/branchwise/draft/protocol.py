@@ -68,12 +68,15 @@ class StepRecord:
         verdict: the rule's decision.
         tokens: emitted tokens in order, after stopping trimmed the run: accepted ones, then the bonus token.
         output: the target's logits and features of all nodes while the drafter observes; None in kept records.
+        target_probabilities: of every drafted node given its own prefix, the same layout as ``draft.proposals``; None
+            where there is no law; empty unless the request asked for them.
     """
 
     draft: DraftTree
     verdict: Verdict
     tokens: tuple[int, ...]
     output: TargetOutput | None = None
+    target_probabilities: tuple[float | None, ...] = ()
 
 
 class Drafter(Protocol):
