@@ -25,6 +25,7 @@ class Request:
         keep_scores: keep raw logits and processed scores of every emitted token.
         grammar: what the text must look like, compiled for the model's vocabulary, or None.
         logprobs: keep the log-probability of every emitted token and of so many alternatives; None keeps nothing.
+        target_probabilities: keep the target's probability of every drafted node in the records of the steps.
     """
 
     prompt: tuple[int, ...]
@@ -37,6 +38,7 @@ class Request:
     keep_scores: bool = False
     grammar: CompiledGrammar | None = None
     logprobs: int | None = None
+    target_probabilities: bool = False
 
     def check(self, vocab_size: int, context_limit: int | None) -> None:
         """Raises ValueError for what cannot run, before anything does."""

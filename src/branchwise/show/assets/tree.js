@@ -271,11 +271,11 @@
   }
 
   function maskGrid(nodes, committed) {
-    const cell = nodes <= 12 ? 22 : nodes <= 34 ? 16 : nodes <= 80 ? 9 : 4;
-    const left = cell >= 16 ? 108 : 34, top = 34, wide = committed === null ? 0 : 58, start = left + wide;
+    const cell = nodes <= 12 ? 22 : nodes <= 34 ? 14 : nodes <= 80 ? 9 : 4;
+    const left = cell >= 14 ? 108 : 18, top = 34, wide = committed === null ? 0 : 62, start = left + wide;
     return {
       cell: cell, left: left, top: top, wide: wide, start: start,
-      width: start + nodes * cell + 12, height: top + nodes * cell + 12,
+      width: start + nodes * cell + 14, height: top + nodes * cell + 14,
     };
   }
 
@@ -298,7 +298,7 @@
     if (step.committed !== null) {
       const middle = grid.left + grid.wide / 2;
       make("rect", {
-        class: "bw-seen", x: grid.left + 1, y: grid.top + 1, width: grid.wide - 2, height: bottom - grid.top - 2,
+        class: "bw-committed", x: grid.left + 1, y: grid.top + 1, width: grid.wide - 2, height: bottom - grid.top - 2,
       }, svg);
       write(svg, "bw-small", middle, grid.top - 18, String(step.committed), 10, SANS, "middle");
       write(svg, "bw-small", middle, grid.top - 6, "committed", 10, SANS, "middle");
@@ -315,12 +315,12 @@
       }
     make("path", {class: "bw-seen", d: seen}, svg);
     make("path", {class: "bw-self", d: self}, svg);
-    if (cell >= 16)
+    if (cell >= 14)
       for (let query = 0; query < nodes; query++) {
         const middle = grid.top + (query + 0.5) * cell + 3.5, entry = step.nodes[query];
-        write(svg, "bw-small", grid.left - 6, middle, String(query), 10, SANS, "end");
-        write(svg, "bw-word", grid.left - 24, middle, shortened(entry.text, entry.cells, 11), 11, MONO, "end");
-        write(svg, "bw-small", grid.start + (query + 0.5) * cell, grid.top - 6, String(query), cell < 20 ? 9 : 10, SANS, "middle");
+        write(svg, "bw-small", grid.left - 6, middle, String(query), 9, SANS, "end");
+        write(svg, "bw-word", grid.left - 24, middle, shortened(entry.text, entry.cells, 11), cell < 20 ? 9.5 : 11, MONO, "end");
+        write(svg, "bw-small", grid.start + (query + 0.5) * cell, grid.top - 6, String(query), cell < 20 ? 8.5 : 10, SANS, "middle");
       }
     const frame = make("rect", {class: "bw-row", x: grid.left, width: right - grid.left, height: cell}, svg);
     function select(node) {
