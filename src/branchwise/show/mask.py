@@ -48,8 +48,8 @@ class MaskGrid:
     @classmethod
     def of(cls, nodes: int, committed: int | None) -> MaskGrid:
         """The grid of a tree of so many nodes."""
-        cell = 22 if nodes <= 12 else 14 if nodes <= 34 else 9 if nodes <= 80 else 4
-        return cls(nodes, cell, 108 if cell >= 14 else 18, 34, 0 if committed is None else 62)
+        cell = 22 if nodes <= 12 else 13 if nodes <= 34 else 9 if nodes <= 80 else 4
+        return cls(nodes, cell, 104 if cell >= 13 else 18, 34, 0 if committed is None else 62)
 
     @property
     def start(self) -> float:
@@ -84,7 +84,7 @@ def mask_parts(
         yield text("bw-small", middle, grid.top - 18, f"{committed}", SOFT, 10, SANS, "middle")
         yield text("bw-small", middle, grid.top - 6, "committed", SOFT, 10, SANS, "middle")
     yield from _squares(rows, grid)
-    if cell >= 14:
+    if cell >= 13:
         yield from _labels(labels, grid)
 
 

@@ -20,25 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .layout import BADGE_WIDTH, BOX_PADDING, COLUMN_GAP, MOST_CELLS, Box, Layout, has_probabilities, lay_out
+from .looks import LOOKS, Look, describe, describe_node, entry_of, facts_of, kind_of, parents_of
 from .mask import MaskGrid, ancestor_matrix, mask_parts
 from .sources import COLOURS, badge
-from .svg_parts import (
-    BACK,
-    BONUS,
-    BONUS_BACK,
-    INK,
-    LINE,
-    LIT,
-    LIT_BACK,
-    MONO,
-    PANEL,
-    SANS,
-    SOFT,
-    document,
-    escaped,
-    n,
-    text,
-)
+from .svg_parts import INK, LINE, LIT, MONO, SANS, SOFT, document, escaped, n, text
 from .token_text import shortened
 
 #: between the parts of a drawn step, and of its heading and its key, in pixels
@@ -59,15 +44,6 @@ def tree_svg(step: Mapping[str, Any], title: str = "", theme: str = "auto") -> s
     layout = lay_out(step)
     parts = [*_edges(step, layout), *_boxes(step, layout)]
     return document(layout.width, layout.height, title or describe(step), theme, parts)
-
-
-def describe(step: Mapping[str, Any]) -> str:
-    """A step in one line."""
-    nodes = len(step["nodes"])
-    heading = f"{nodes} {'node' if nodes == 1 else 'nodes'}"
-    if step["bonus"] is None:
-        return f"Token tree of {heading}"
-    return f"Draft tree of {heading}, {len(step['path']) - 1} accepted, bonus token {step['bonus']['text']}"
 
 
 def step_mask_svg(step: Mapping[str, Any], title: str = "", theme: str = "auto") -> str:
@@ -141,11 +117,9 @@ def _key(step: Mapping[str, Any]) -> tuple[str, float]:
     for kind, word in (("accepted", "committed in this step"), ("rejected", "rejected"), ("bonus", "bonus token")):
         if not step["path"]:
             break
-        fill, border, thickness, dashes, _ = _LOOKS[kind]
-        dash = f' stroke-dasharray="{dashes}"' if dashes else ""
         parts.append(
             f'<g class="bw-{kind}"><rect class="bw-box" x="{n(x)}" y="6" width="24" height="16" '
-            f'rx="{8 if kind == "bonus" else 4}" fill="{fill}" stroke="{border}" stroke-width="{thickness}"{dash}/></g>'
+            f'rx="{8 if kind == "bonus" else 4}" {_paint(LOOKS[kind])}/></g>'
         )
         parts.append(text("bw-ink", x + 31, 18, word, INK, 12, SANS, "start"))
         x += 31 + 7.2 * len(word) + 18
@@ -156,21 +130,12 @@ def _edges(step: Mapping[str, Any], layout: Layout) -> Iterator[str]:
     lit = {*step["path"], len(step["nodes"])} if step["path"] else set()
     thin, thick = [], []
     for node, box in enumerate(layout.boxes):
-        for parent in _parents(step, node):
+        for parent in parents_of(step, node):
             (thick if node in lit else thin).append(_curve(layout.boxes[parent], box))
     if thin:
         yield f'<path class="bw-edge" d="{"".join(thin)}" fill="none" stroke="{LINE}" stroke-width="1.5"/>'
     if thick:
         yield f'<path class="bw-edge-lit" d="{"".join(thick)}" fill="none" stroke="{LIT}" stroke-width="3.5"/>'
-
-
-def _parents(step: Mapping[str, Any], node: int) -> Sequence[int]:
-    if node == 0:
-        return ()
-    if node == len(step["nodes"]):
-        return (step["path"][-1],)
-    entry = step["nodes"][node]
-    return entry.get("parents", (entry["parent"],))
 
 
 def _curve(parent: Box, child: Box) -> str:
@@ -186,61 +151,35 @@ def _curve(parent: Box, child: Box) -> str:
 
 def _boxes(step: Mapping[str, Any], layout: Layout) -> Iterator[str]:
     two_lines = has_probabilities(step)
-    judged = bool(step["path"])
-    for node, entry in enumerate(step["nodes"]):
-        kind = "plain" if not judged else "root" if node == 0 else "accepted" if entry["accepted"] else "rejected"
-        yield _box(entry, kind, layout.boxes[node], _facts(entry, node) if two_lines else [])
-    if step["bonus"] is not None:
-        yield _box(step["bonus"], "bonus", layout.boxes[-1], ["bonus token"] if two_lines else [])
+    for node, box in enumerate(layout.boxes):
+        facts = facts_of(step, node) if two_lines else []
+        yield _box(entry_of(step, node), kind_of(step, node), box, facts, describe_node(step, node))
 
 
-def _facts(entry: Mapping[str, Any], node: int) -> list[str]:
-    if node == 0:
-        return ["root"]
-    return [f"{name} {entry[name]:.2f}" for name in ("draft", "target") if entry[name] is not None]
-
-
-#: fill, border, its width, dashes, ink
-_LOOKS = {
-    "plain": (BACK, SOFT, 1.2, "", INK),
-    "root": (LIT_BACK, LIT, 2.5, "", INK),
-    "accepted": (LIT_BACK, LIT, 2.5, "", INK),
-    "rejected": (PANEL, LINE, 1.2, "4 3", SOFT),
-    "bonus": (BONUS_BACK, BONUS, 2.5, "", INK),
-}
-
-
-def _box(entry: Mapping[str, Any], kind: str, box: Box, facts: Sequence[str]) -> str:
-    fill, border, width, dashes, ink = _LOOKS[kind]
-    dash = f' stroke-dasharray="{dashes}"' if dashes else ""
-    radius = box.height / 2 if kind == "bonus" else 7
+def _box(entry: Mapping[str, Any], kind: str, box: Box, facts: Sequence[str], said: str) -> str:
+    look = LOOKS[kind]
     parts = [
-        f'<g class="bw-node bw-{kind}"><title>{escaped(node_title(entry, kind))}</title>',
+        f'<g class="bw-node bw-{kind}"><title>{escaped(said)}</title>',
         f'<rect class="bw-box" x="{n(box.x)}" y="{n(box.y)}" width="{n(box.width)}" height="{n(box.height)}" '
-        f'rx="{n(radius)}" fill="{fill}" stroke="{border}" stroke-width="{width}"{dash}/>',
+        f'rx="{n(box.height / 2 if kind == "bonus" else 7)}" {_paint(look)}/>',
     ]
-    indent = BOX_PADDING + (box.height / 4 if kind == "bonus" else 0)
-    source = entry["source"] if kind != "bonus" else None
-    if source is not None:
-        mark = badge(source)
+    edge = BOX_PADDING + (box.height / 4 if kind == "bonus" else 0)
+    indent = edge
+    if kind != "bonus" and entry["source"] is not None:
+        mark = badge(entry["source"])
         parts.append(_badge(mark.slot, mark.letters, box.x + 5, box.y + 5))
         indent = BADGE_WIDTH + BOX_PADDING
-    baseline = box.y + 18
-    weight = "bold" if kind in ("root", "accepted", "bonus") else ""
-    label = shortened(entry["text"], MOST_CELLS)
-    parts.append(text("bw-word", box.x + indent, baseline, label, ink, 13, MONO, "start", weight))
-    if facts:
-        below = box.y + box.height - 8
-        if len(facts) == 1:
-            parts.append(
-                text(
-                    "bw-small", box.x + max(indent - BADGE_WIDTH, BOX_PADDING), below, facts[0], SOFT, 10, SANS, "start"
-                )
-            )
-        else:
-            parts.append(text("bw-small", box.x + BOX_PADDING, below, facts[0], SOFT, 10, SANS, "start"))
-            parts.append(text("bw-small", box.x + box.width - BOX_PADDING, below, facts[1], SOFT, 10, SANS, "end"))
+    label, weight = shortened(entry["text"], MOST_CELLS), "bold" if look.is_bold else ""
+    parts.append(text("bw-word", box.x + indent, box.y + 18, label, look.ink, 13, MONO, "start", weight))
+    for place, fact in enumerate(facts):
+        x, anchor = (box.x + edge, "start") if place == 0 else (box.x + box.width - BOX_PADDING, "end")
+        parts.append(text("bw-small", x, box.y + box.height - 8, fact, SOFT, 10, SANS, anchor))
     return "".join([*parts, "</g>"])
+
+
+def _paint(look: Look) -> str:
+    dash = ' stroke-dasharray="4 3"' if look.is_dashed else ""
+    return f'fill="{look.fill}" stroke="{look.border}" stroke-width="{look.thickness}"{dash}'
 
 
 def _badge(slot: int, letters: str, x: float, y: float) -> str:
@@ -250,17 +189,3 @@ def _badge(slot: int, letters: str, x: float, y: float) -> str:
         f'<rect class="bw-badge bw-s{slot}" x="{n(x)}" y="{n(y)}" width="{width}" height="16" rx="4" fill="{colour}"/>'
         + text(f"bw-letters bw-i{slot}", x + width / 2, y + 11.5, letters, ink, 9.5, SANS, "middle")
     )
-
-
-def node_title(entry: Mapping[str, Any], kind: str) -> str:
-    """What a screen reader or a tooltip says about a node."""
-    said = [f"{entry['text']} (token {entry['id']})"]
-    said.append({"plain": "node", "root": "root: the last committed token"}.get(kind, kind))
-    if kind == "bonus":
-        said[-1] = "bonus token, drawn from the target"
-    elif entry["source"] is not None:
-        said.append(f"drafted by {entry['source']}")
-    for name in ("draft", "target"):
-        if entry.get(name) is not None:
-            said.append(f"{name} probability {entry[name]:g}")
-    return ", ".join(said)

@@ -159,8 +159,7 @@
     let mask = null;
     const tree = BranchwiseTree.drawTree(at("tree"), step, {onNode: (node) => { mask.select(node); tell(step, node); }});
     mask = BranchwiseTree.drawMask(at("mask"), step, {onNode: (node) => { tree.select(node); tell(step, node); }});
-    const boxes = BranchwiseTree.layout(step).boxes;
-    at("tree").scrollTo(0, boxes[0].y - at("tree").clientHeight / 2);
+    at("tree").scrollTo({left: 0, top: 0, behavior: "instant"});
     tell(step, null);
     at("where").textContent = "step " + (now + 1) + " of " + count;
     at("sentence").textContent = sentence(step);
