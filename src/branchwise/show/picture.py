@@ -5,6 +5,7 @@ Knows the layout and the looks. Pixels are those of the SVG, times ``SCALE``.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from .token_text import shortened
 SCALE = 2
 #: matplotlib measures in inches and points
 PIXELS_PER_INCH, POINTS_PER_PIXEL = 100, 0.72
-FONTS = {"mono": ["DejaVu Sans Mono", "monospace"], "sans": ["DejaVu Sans", "sans-serif"]}
+#: matplotlib brings these along; characters that the first lacks are taken from the second
+FONTS = {"mono": ["DejaVu Sans Mono", "DejaVu Sans"], "sans": ["DejaVu Sans"]}
 
 
 def check_pictures() -> None:
@@ -59,8 +61,11 @@ def write_png(step: Mapping[str, Any], path: Path, title: str = "") -> None:
     pen.text(GAP, 23, title or describe(step), INK, 15, "sans", weight="bold")
     _draw_tree(pen.at(0, HEADING_HEIGHT), step, layout.boxes)
     _draw_mask(pen.at(layout.width + GAP, HEADING_HEIGHT), step, grid)
-    # the name without a folder, so that the picture says nothing about the machine
-    figure.savefig(path, dpi=PIXELS_PER_INCH * SCALE, metadata={"Title": path.name})
+    with warnings.catch_warnings():
+        # a character that no font has is a box in the picture, where it can be seen
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
+        # the name without a folder, so that the picture says nothing about the machine
+        figure.savefig(path, dpi=PIXELS_PER_INCH * SCALE, metadata={"Title": path.name})
 
 
 class _Pen:

@@ -147,7 +147,10 @@
       class: "bw-svg bw", width: width, height: height, viewBox: "0 0 " + width + " " + height,
     }, attributes));
     make("rect", {class: "bw-back", width: width, height: height, rx: 10}, svg);
-    element.replaceChildren(svg);
+    // events are heard by a frame of its own: Chromium puts an svg that listens for the focus among the tab stops
+    const frame = document.createElement("div");
+    frame.appendChild(svg);
+    element.replaceChildren(frame);
     return svg;
   }
 
@@ -252,16 +255,17 @@
       select(node);
       told(node);
     };
-    svg.addEventListener("pointerover", (event) => show(nodeAt(event)));
-    svg.addEventListener("pointerleave", () => show(null));
-    svg.addEventListener("focusin", (event) => {
+    const frame = svg.parentNode;
+    frame.addEventListener("pointerover", (event) => show(nodeAt(event)));
+    frame.addEventListener("pointerleave", () => show(null));
+    frame.addEventListener("focusin", (event) => {
       const node = nodeAt(event);
       if (node === null) return;
       groups.forEach((group, here) => group.setAttribute("tabindex", here === node ? 0 : -1));
       show(node);
     });
-    svg.addEventListener("focusout", () => show(null));
-    svg.addEventListener("keydown", (event) => {
+    frame.addEventListener("focusout", () => show(null));
+    frame.addEventListener("keydown", (event) => {
       const node = nodeAt(event), move = {ArrowUp: -1, ArrowDown: 1}[event.key];
       if (node === null || move === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
       const next = place.order[place.order.indexOf(node) + move];
