@@ -174,7 +174,7 @@
       run.classList.toggle("now", i === now);
       run.classList.toggle("later", i > now);
       run.tabIndex = i === now ? 0 : -1;
-      run.setAttribute("aria-pressed", i === now);
+      run.setAttribute("aria-current", i === now ? "step" : "false");
     });
     if (focused) runs[now].focus({preventScroll: true});
     const text = at("text"), run = runs[now];
