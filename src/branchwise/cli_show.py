@@ -58,12 +58,23 @@ def show(
         ),
     ] = None,
     head: Annotated[str | None, typer.Option(help="Folder of the trained head, for eagle, medusa and block.")] = None,
+    exit_layer: Annotated[
+        int | None,
+        typer.Option(help="With --drafter early_exit: so many first layers draft.", show_default="a quarter of them"),
+    ] = None,
+    tree: Annotated[
+        Path | None, typer.Option(help="The shape that --drafter static drafts: a file of branchwise import-tree.")
+    ] = None,
     rule: Annotated[str, typer.Option(help="auto, greedy, match, rejection, traversal, ...")] = "auto",
     budget: Annotated[str, typer.Option(help="Most nodes of a tree, root included; or auto.")] = "17",
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy decoding.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k best tokens. Needs --temperature.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the best of this mass. Needs --temperature.")] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Drop all below this part of the best. Needs --temperature.")
+    ] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 makes seen tokens less likely.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same sample; greedy output needs none.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")] = None,
     json_schema: Annotated[
@@ -85,7 +96,15 @@ def show(
     The page is one file that needs no network. The text is what `branchwise generate` would write.
     """
     # that module imports this one
-    from .cli import _check_choices, _drafter_options, _number_or_auto, _read_grammar, _read_prompt, _shown_model
+    from .cli import (
+        _check_choices,
+        _drafter_options,
+        _number_or_auto,
+        _read_drafter_files,
+        _read_grammar,
+        _read_prompt,
+        _shown_model,
+    )
 
     text = _read_prompt(prompt, file)
     _check_out(out)
@@ -103,14 +122,19 @@ def show(
     from .draft import make_drafter
     from .target import HuggingFaceTarget
 
-    sampling = Sampling(temperature, top_k, top_p)
+    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
+    files = _read_drafter_files(drafter, tree, None)
     _check_choices(drafter, budget, draft_model, draft_tree, head)
+    if exit_layer is not None and drafter != "early_exit":
+        raise ValueError("--exit-layer goes with --drafter early_exit")
     grammar = _read_grammar(json_schema, regex, ebnf)
     loaded, tokenizer = load_model(model, dtype, device, threads)
     target = HuggingFaceTarget(loaded)
-    options = _drafter_options(draft_model, draft_tree, dtype, device, tokenizer)
+    options = files | _drafter_options(draft_model, draft_tree, dtype, device, tokenizer)
     if head is not None:
         options["head"] = head
+    if exit_layer is not None:
+        options["exit_layer"] = exit_layer
     make = partial(make_drafter, drafter, target=target, **options)
     ids = encode_prompt(tokenizer, text, chat=chat, system=system)
     order = Order(ids, sampling, max_new_tokens, stops, seed, grammar, target_probabilities=True)

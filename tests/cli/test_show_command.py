@@ -94,6 +94,8 @@ def test_the_terminal(model: Path) -> None:
         (("--budget", 0), "budget"),
         (("--drafter", "nobody"), "nobody"),
         (("--top-k", 3), "top-k has no effect on greedy decoding"),
+        (("--exit-layer", 1), "--exit-layer goes with --drafter early_exit"),
+        (("--tree", "tree.json"), "--tree goes with --drafter static"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(model: Path, arguments: tuple, message: str) -> None:
