@@ -87,3 +87,40 @@ def describe_node(step: Mapping[str, Any], node: int) -> str:
         if kind != "bonus" and entry[name] is not None:
             said.append(f"{name} probability {entry[name]:g}")
     return ", ".join(said)
+
+
+#: width of a key's samples in pixels
+SAMPLE_WIDTH = 24
+
+
+@dataclass(frozen=True)
+class KeyItem:
+    """One entry of a drawing's key.
+
+    Attributes:
+        x: where its sample begins, in pixels.
+        word: what stands beside it.
+        source: the drafter whose mark it explains, or empty.
+        kind: the key in `LOOKS` that it explains, or empty.
+    """
+
+    x: float
+    word: str
+    source: str = ""
+    kind: str = ""
+
+
+def key_items(step: Mapping[str, Any]) -> tuple[list[KeyItem], float]:
+    """The key of a step in one line: its drafters, then the looks of its boxes; and how wide it is."""
+    entries = [(source, source, "") for source in sorted({node["source"] for node in step["nodes"]} - {None})]
+    if step["path"]:
+        entries += [
+            ("committed in this step", "", "accepted"),
+            ("rejected", "", "rejected"),
+            ("bonus token", "", "bonus"),
+        ]
+    items, x = [], 0.0
+    for word, source, kind in entries:
+        items.append(KeyItem(x, word, source, kind))
+        x += SAMPLE_WIDTH + 6 + 7.5 * len(word) + 18
+    return items, x

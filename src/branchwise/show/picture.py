@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from .layout import BADGE_WIDTH, BOX_PADDING, COLUMN_GAP, MOST_CELLS, Box, has_probabilities, lay_out
-from .looks import LOOKS, describe, entry_of, facts_of, kind_of, parents_of
+from .looks import LOOKS, SAMPLE_WIDTH, describe, entry_of, facts_of, key_items, kind_of, parents_of
 from .mask import LABEL_CELLS, MaskGrid, ancestor_matrix
 from .sources import COLOURS, badge
-from .svg import GAP, HEADING_HEIGHT
+from .svg import GAP, HEADING_HEIGHT, KEY_HEIGHT
 from .svg_parts import BACK, INK, LINE, LIT, PANEL, SOFT
 from .token_text import shortened
 
 SCALE = 2
+#: matplotlib draws no wider picture than 65,535 pixels; very large trees are drawn smaller
+MOST_PIXELS = 30_000
 #: matplotlib measures in inches and points
 PIXELS_PER_INCH, POINTS_PER_PIXEL = 100, 0.72
 #: matplotlib brings these along; characters that the first lacks are taken from the second
@@ -50,8 +52,9 @@ def write_png(step: Mapping[str, Any], path: Path, title: str = "") -> None:
     from matplotlib.figure import Figure
 
     layout, grid = lay_out(step), MaskGrid.of(len(step["nodes"]), step["committed"])
-    width = layout.width + GAP + grid.width
-    height = HEADING_HEIGHT + max(layout.height, grid.height)
+    width = max(layout.width + GAP + grid.width, key_items(step)[1] + 2 * GAP)
+    bottom = HEADING_HEIGHT + max(layout.height, grid.height)
+    height = bottom + KEY_HEIGHT
     figure = Figure(figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH), facecolor=BACK)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, width)
@@ -61,11 +64,13 @@ def write_png(step: Mapping[str, Any], path: Path, title: str = "") -> None:
     pen.text(GAP, 23, title or describe(step), INK, 15, "sans", weight="bold")
     _draw_tree(pen.at(0, HEADING_HEIGHT), step, layout.boxes)
     _draw_mask(pen.at(layout.width + GAP, HEADING_HEIGHT), step, grid)
+    _draw_key(pen.at(GAP, bottom), step)
     with warnings.catch_warnings():
         # a character that no font has is a box in the picture, where it can be seen
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
         # the name without a folder, so that the picture says nothing about the machine
-        figure.savefig(path, dpi=PIXELS_PER_INCH * SCALE, metadata={"Title": path.name})
+        scale = min(SCALE, MOST_PIXELS / max(width, height))
+        figure.savefig(path, dpi=PIXELS_PER_INCH * scale, metadata={"Title": path.name})
 
 
 class _Pen:
@@ -162,10 +167,7 @@ def _draw_box(pen: _Pen, step: Mapping[str, Any], node: int, box: Box, facts: li
     edge = BOX_PADDING + (box.height / 4 if kind == "bonus" else 0)
     indent = edge
     if kind != "bonus" and entry["source"] is not None:
-        mark = badge(entry["source"])
-        colour, letters = COLOURS[mark.slot]
-        pen.box(box.x + 5, box.y + 5, BADGE_WIDTH - 3, 16, colour, radius=4)
-        pen.text(box.x + 5 + (BADGE_WIDTH - 3) / 2, box.y + 16.5, mark.letters, letters, 9.5, "sans", "center")
+        _draw_badge(pen, entry["source"], box.x + 5, box.y + 5)
         indent = BADGE_WIDTH + BOX_PADDING
     label, weight = shortened(entry["text"], MOST_CELLS), "bold" if look.is_bold else "normal"
     pen.text(box.x + indent, box.y + 18, label, look.ink, 13, "mono", weight=weight)
@@ -194,3 +196,21 @@ def _draw_mask(pen: _Pen, step: Mapping[str, Any], grid: MaskGrid) -> None:
             word = shortened(step["nodes"][query]["text"], LABEL_CELLS)
             pen.text(grid.left - 24, baseline, word, INK, 9.5 if cell < 20 else 11, "mono", "right")
             pen.text(grid.start + (query + 0.5) * cell, grid.top - 6, str(query), SOFT, 8.5, "sans", "center")
+
+
+def _draw_badge(pen: _Pen, source: str, x: float, y: float) -> None:
+    mark, width = badge(source), BADGE_WIDTH - 3
+    colour, ink = COLOURS[mark.slot]
+    pen.box(x, y, width, 16, colour, radius=4)
+    pen.text(x + width / 2, y + 11.5, mark.letters, ink, 9.5, "sans", "center")
+
+
+def _draw_key(pen: _Pen, step: Mapping[str, Any]) -> None:
+    for item in key_items(step)[0]:
+        if item.source:
+            _draw_badge(pen, item.source, item.x, 6)
+        else:
+            look = LOOKS[item.kind]
+            radius = 7.5 if item.kind == "bonus" else 4
+            pen.box(item.x, 6, SAMPLE_WIDTH, 16, look.fill, look.border, look.thickness, look.is_dashed, radius)
+        pen.text(item.x + SAMPLE_WIDTH + 6, 18, item.word, INK, 12, "sans")

@@ -20,7 +20,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .layout import BADGE_WIDTH, BOX_PADDING, COLUMN_GAP, MOST_CELLS, Box, Layout, has_probabilities, lay_out
-from .looks import LOOKS, Look, describe, describe_node, entry_of, facts_of, kind_of, parents_of
+from .looks import (
+    LOOKS,
+    SAMPLE_WIDTH,
+    KeyItem,
+    Look,
+    describe,
+    describe_node,
+    entry_of,
+    facts_of,
+    key_items,
+    kind_of,
+    parents_of,
+)
 from .mask import MaskGrid, ancestor_matrix, mask_parts
 from .sources import COLOURS, badge
 from .svg_parts import INK, LINE, LIT, MONO, SANS, SOFT, document, escaped, n, text
@@ -89,7 +101,7 @@ def step_svg(step: Mapping[str, Any], title: str = "", theme: str = "auto") -> s
     """
     layout, grid = lay_out(step), MaskGrid.of(len(step["nodes"]), step["committed"])
     heading = title or describe(step)
-    key, key_width = _key(step)
+    key, key_width = key_items(step)
     width = max(layout.width + GAP + grid.width, key_width + 2 * GAP)
     top = float(HEADING_HEIGHT)
     bottom = top + max(layout.height, grid.height)
@@ -101,34 +113,30 @@ def step_svg(step: Mapping[str, Any], title: str = "", theme: str = "auto") -> s
         *_boxes(step, layout),
         f'</g><g transform="translate({n(layout.width + GAP)} {n(top)})">',
         *mask_parts(ancestor_matrix(step), labels, step["committed"], grid),
-        f'</g><g transform="translate({GAP} {n(bottom)})">{key}</g>',
+        f'</g><g transform="translate({GAP} {n(bottom)})">{_key(key)}</g>',
     ]
     return document(width, bottom + KEY_HEIGHT, heading, theme, parts)
 
 
-def _key(step: Mapping[str, Any]) -> tuple[str, float]:
-    """The drafters' marks and what the looks mean, in one line; with its width."""
-    parts, x = [], 0.0
-    for source in sorted({node["source"] for node in step["nodes"]} - {None}):
-        mark = badge(source)
-        parts.append(_badge(mark.slot, mark.letters, x, 6))
-        parts.append(text("bw-ink", x + BADGE_WIDTH + 3, 18, source, INK, 12, SANS, "start"))
-        x += BADGE_WIDTH + 3 + 7.5 * len(source) + 18
-    for kind, word in (("accepted", "committed in this step"), ("rejected", "rejected"), ("bonus", "bonus token")):
-        if not step["path"]:
-            break
-        parts.append(
-            f'<g class="bw-{kind}"><rect class="bw-box" x="{n(x)}" y="6" width="24" height="16" '
-            f'rx="{8 if kind == "bonus" else 4}" {_paint(LOOKS[kind])}/></g>'
-        )
-        parts.append(text("bw-ink", x + 31, 18, word, INK, 12, SANS, "start"))
-        x += 31 + 7.2 * len(word) + 18
-    return "".join(parts), x
+def _key(items: Sequence[KeyItem]) -> str:
+    parts = []
+    for item in items:
+        if item.source:
+            mark = badge(item.source)
+            parts.append(_badge(mark.slot, mark.letters, item.x, 6))
+        else:
+            parts.append(
+                f'<g class="bw-{item.kind}"><rect class="bw-box" x="{n(item.x)}" y="6" width="{SAMPLE_WIDTH}" '
+                f'height="16" rx="{8 if item.kind == "bonus" else 4}" {_paint(LOOKS[item.kind])}/></g>'
+            )
+        parts.append(text("bw-ink", item.x + SAMPLE_WIDTH + 6, 18, item.word, INK, 12, SANS, "start"))
+    return "".join(parts)
 
 
 def _edges(step: Mapping[str, Any], layout: Layout) -> Iterator[str]:
     lit = {*step["path"], len(step["nodes"])} if step["path"] else set()
-    thin, thick = [], []
+    thin: list[str] = []
+    thick: list[str] = []
     for node, box in enumerate(layout.boxes):
         for parent in parents_of(step, node):
             (thick if node in lit else thin).append(_curve(layout.boxes[parent], box))
