@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .svg_parts import BACK, BONUS, BONUS_BACK, INK, LINE, LIT, LIT_BACK, PANEL, SOFT
+from .svg_parts import BACK, BONUS, BONUS_BACK, INK, LIT, LIT_BACK, PANEL, SOFT
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ LOOKS = {
     "plain": Look(BACK, SOFT, 1.2, INK),
     "root": Look(LIT_BACK, LIT, 2.5, INK, is_bold=True),
     "accepted": Look(LIT_BACK, LIT, 2.5, INK, is_bold=True),
-    "rejected": Look(PANEL, LINE, 1.2, SOFT, is_dashed=True),
+    "rejected": Look(PANEL, SOFT, 1.2, SOFT, is_dashed=True),
     "bonus": Look(BONUS_BACK, BONUS, 2.5, INK, is_bold=True),
 }
 

@@ -262,6 +262,8 @@
       const node = nodeAt(event);
       if (node === null) return;
       groups.forEach((group, here) => group.setAttribute("tabindex", here === node ? 0 : -1));
+      // browsers do not do this for a part of an svg
+      groups[node].scrollIntoView({block: "nearest", inline: "nearest"});
       show(node);
     });
     frame.addEventListener("focusout", () => show(null));
