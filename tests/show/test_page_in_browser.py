@@ -84,8 +84,9 @@ def test_the_tree_is_walked_with_up_and_down(page: Any, generation: Generation) 
     assert page.execute_script("return document.querySelector('#mask .bw-asked') !== null") or "bonus token" in told
     press(page, *["ARROW_DOWN"] * 40)
     pane, last = page.execute_script(
-        "const box = (element) => { const b = element.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; };"
-        "return [box(document.getElementById('tree')), box(document.activeElement)];"
+        "return [document.getElementById('tree'), document.activeElement].map((element) => {"
+        "  const box = element.getBoundingClientRect(); return [box.left, box.top, box.right, box.bottom];"
+        "});"
     )
     assert pane[0] <= last[0] and pane[1] <= last[1] and last[2] <= pane[2] and last[3] <= pane[3], "in sight"
     press(page, "ARROW_UP", "ARROW_UP", "ARROW_RIGHT")
