@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from . import cli_roofline, cli_train
+from . import cli_roofline, cli_show, cli_train
 from .cli_options import EXIT_FAILED, Debug, Device, Dtype, Model, Threads, load_model
 
 if TYPE_CHECKING:
@@ -231,6 +231,9 @@ def generate(
         _print_statistics(generation, comparison)
     if suffix_store is not None:
         files["store"].save(suffix_store)
+
+
+app.command("show")(reports_errors(cli_show.show))
 
 
 @models_app.command("list")
@@ -656,10 +659,9 @@ def _shown_model(model: str) -> str:
 
 
 def _draw_steps(generation: Generation, tokenizer: Any) -> None:
-    from .show.text import ASCII, UNICODE, draw_step
+    from .show.text import draw_step, marks_for
 
-    encoding = (getattr(sys.stderr, "encoding", None) or "ascii").lower().replace("-", "")
-    marks = UNICODE if encoding.startswith("utf") else ASCII
+    marks = marks_for(getattr(sys.stderr, "encoding", None))
     for number, record in enumerate(generation.records, start=1):
         typer.echo(draw_step(record, number, tokenizer, marks=marks) + "\n", err=True)
 

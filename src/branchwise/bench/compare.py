@@ -35,6 +35,7 @@ class Order:
         seed: of the coins; needed when sampling, else both would draw differently.
         grammar: what the text must look like, or None.
         logprobs: alternatives per token whose log-probabilities are kept, or None.
+        target_probabilities: keep the target's probability of every drafted node.
     """
 
     prompt: Sequence[int]
@@ -44,6 +45,7 @@ class Order:
     seed: int | None = None
     grammar: Grammar | None = None
     logprobs: int | None = None
+    target_probabilities: bool = False
 
     def run(self, speculator: Speculator, streamer: Any = None, max_new_tokens: int | None = None) -> Generation:
         """Generates once."""
@@ -59,6 +61,7 @@ class Order:
             return_dict_in_generate=True,
             grammar=self.grammar,
             logprobs=self.logprobs,
+            target_probabilities=self.target_probabilities,
             **self.sampling.as_transformers(),
         )
         assert not isinstance(output, torch.Tensor) and isinstance(output.branchwise, Generation)

@@ -27,6 +27,7 @@ class Request:
         logprobs: keep the log-probability of every emitted token and of so many alternatives; None keeps nothing.
         budget: most nodes of its trees, root included, where the loop's own budget allows more; 1 is plain decoding
             without asking the drafter, None leaves it to the loop.
+        target_probabilities: keep the target's probability of every drafted node in the records of the steps.
     """
 
     prompt: tuple[int, ...]
@@ -40,6 +41,7 @@ class Request:
     grammar: CompiledGrammar | None = None
     logprobs: int | None = None
     budget: int | None = None
+    target_probabilities: bool = False
 
     def check(self, vocab_size: int, context_limit: int | None) -> None:
         """Raises ValueError for what cannot run, before anything does."""

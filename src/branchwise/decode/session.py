@@ -256,6 +256,8 @@ class Session:
             seconds=tuple(lane.seconds),
             prefill_seconds=lane.prefill_seconds,
             logprobs=None if lane.request.logprobs is None else tuple(lane.logprobs),
+            prompt=lane.request.prompt,
+            tokenizer=self.tokenizer,
         )
 
     # the parts of a step
@@ -308,10 +310,12 @@ class Session:
         if lane.request.logprobs is not None:
             rows = output.logits[list(verdict.path[: len(tokens)])]  # [n, V]
             lane.logprobs.extend(token_logprobs(rows, tokens, lane.request.logprobs))
+        # before the grammar moves on, and after the verdict, which they cannot change any more
+        probabilities = decision.law.probabilities() if lane.request.target_probabilities else ()
         if lane.context.grammar is not None:
             lane.context.grammar.advance(tokens)
         lane.context.features = {layer: rows[list(verdict.path)] for layer, rows in output.features.items()}
-        turn.recorded = StepRecord(turn.draft, verdict, tokens, output)
+        turn.recorded = StepRecord(turn.draft, verdict, tokens, output, probabilities)
 
     def _learn_cost(self, turns: Sequence[Turn], seconds: StepSeconds) -> None:
         if not isinstance(self.budget, SharedBudget):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -92,6 +92,7 @@ class Speculator:
         seed: int | None = None,
         grammar: Grammar | None = None,
         logprobs: int | None = None,
+        target_probabilities: bool = False,
         **kwargs: Any,
     ) -> Tensor | SpeculativeOutput:
         """As transformers' ``generate``: the same arguments, defaults and return values.
@@ -105,6 +106,8 @@ class Speculator:
             grammar: what the text must look like; needs a tokenizer. It masks the logits before every processor.
             logprobs: keep the log-probability of every new token and of so many alternatives (0: of the token alone),
                 see `TokenLogprobs`; they come back in the `Generation`, so ``return_dict_in_generate`` must be set.
+            target_probabilities: keep the target's probability of every drafted node, for `Generation.show`; they come
+                back in the records of the `Generation`. Never changes the output.
             kwargs: everything else that transformers' ``generate`` takes.
 
         Returns:
@@ -115,8 +118,8 @@ class Speculator:
             ValueError: an argument cannot be honoured (beams, a foreign cache, ...) or is out of range; names it.
         """
         orders = self._orders(input_ids, attention_mask, generation_config, seed, kwargs)
-        _check_returned(orders, logprobs)
-        return self._run(self._extended(orders, grammar, logprobs), streamer)
+        _check_returned(orders, logprobs, target_probabilities)
+        return self._run(self._extended(orders, grammar, logprobs, target_probabilities), streamer)
 
     def stream(
         self,
@@ -134,8 +137,9 @@ class Speculator:
         it). Leaving the iterator frees everything. Arguments are as for `generate` and are checked before the first
         piece is asked for.
         """
-        if kwargs.pop("logprobs", None) is not None:
-            raise ValueError("logprobs come with a finished Generation, not with a stream: use complete()")
+        for kept, off in (("logprobs", None), ("target_probabilities", False)):
+            if kwargs.pop(kept, off) is not off:
+                raise ValueError(f"{kept} come with a finished Generation, not with a stream: use complete()")
         orders = self._orders(input_ids, attention_mask, generation_config, seed, kwargs)
         _one_only(orders, "stream")
         orders = self._extended(orders, grammar)
@@ -150,13 +154,14 @@ class Speculator:
         seed: int | None = None,
         grammar: Grammar | None = None,
         logprobs: int | None = None,
+        target_probabilities: bool = False,
         **kwargs: Any,
     ) -> Generation:
         """One prompt as token ids in, one `Generation` out; arguments as for `generate`."""
         ids = torch.tensor([list(prompt)], dtype=torch.long)
         orders = self._orders(ids, torch.ones_like(ids), None, seed, kwargs)
         _one_only(orders, "complete")
-        orders = self._extended(orders, grammar, logprobs)
+        orders = self._extended(orders, grammar, logprobs, target_probabilities)
         session, (lane,) = self._start(orders)
         with closing(session):
             while session.active:
@@ -186,12 +191,21 @@ class Speculator:
             **kwargs,
         )
 
-    def _extended(self, orders: list[Order], grammar: Grammar | None, logprobs: int | None = None) -> list[Order]:
+    def _extended(
+        self,
+        orders: list[Order],
+        grammar: Grammar | None,
+        logprobs: int | None = None,
+        target_probabilities: bool = False,
+    ) -> list[Order]:
         """The orders with what transformers has no name for."""
         if grammar is not None:
             orders = under_grammar(orders, grammar, self.target.vocab_size)
         if logprobs is not None:
             orders = with_logprobs(orders, logprobs, self.target.vocab_size)
+        if target_probabilities:
+            requests = [replace(order.request, target_probabilities=True) for order in orders]
+            orders = [replace(order, request=request) for order, request in zip(orders, requests, strict=True)]
         return orders
 
     def _start(self, orders: Sequence[Order]) -> tuple[Session, list[Lane]]:
@@ -271,9 +285,12 @@ def _by_step(lanes: list[list[Tensor]]) -> tuple[Tensor, ...]:
     return tuple(torch.stack([lane[i] if i < len(lane) else blank for lane in lanes]) for i in range(longest))
 
 
-def _check_returned(orders: Sequence[Order], logprobs: int | None) -> None:
-    if logprobs is not None and not orders[0].returns_dict:
-        raise ValueError("logprobs come back in the Generation: pass return_dict_in_generate=True, or use complete()")
+def _check_returned(orders: Sequence[Order], logprobs: int | None, target_probabilities: bool = False) -> None:
+    for name, asked in (("logprobs", logprobs is not None), ("target_probabilities", target_probabilities)):
+        if asked and not orders[0].returns_dict:
+            raise ValueError(
+                f"{name} come back in the Generation: pass return_dict_in_generate=True, or use complete()"
+            )
 
 
 def _one_only(orders: Sequence[Order], what: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from ..draft.protocol import StepRecord
 from .logprobs import TokenLogprobs
@@ -67,6 +69,8 @@ class Generation:
         seconds: one per step, the loop's parts.
         prefill_seconds: from the request to the first step.
         logprobs: one per generated token, where they were asked for.
+        prompt: its token ids, without padding.
+        tokenizer: what made the text, or None.
     """
 
     tokens: tuple[int, ...]
@@ -78,6 +82,8 @@ class Generation:
     seconds: tuple[StepSeconds, ...] = field(repr=False)
     prefill_seconds: float
     logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
+    prompt: tuple[int, ...] = field(default=(), repr=False)
+    tokenizer: Any = field(default=None, repr=False)
 
     @property
     def steps(self) -> int:
@@ -109,3 +115,25 @@ class Generation:
         """Share of the decoding time spent outside the target's forward."""
         forward = sum(step.forward for step in self.seconds)
         return 1 - forward / self.decode_seconds if self.seconds else 0.0
+
+    def show(self, path: str | Path | None = None) -> Path | None:
+        """Shows the generation step by step: trees, masks and the text as an interactive page.
+
+        In a notebook the page is displayed below the cell. Elsewhere it is written to a file, which a desktop's browser
+        is asked to open. Target probabilities are on it if the generation was run with ``target_probabilities=True``.
+
+        Args:
+            path: where to write the page (then it is neither displayed nor opened), by default a temporary file.
+
+        Returns:
+            The file, or None where the page was displayed in a notebook.
+        """
+        # drawing is a floor above: imported when it is asked for
+        from ..show.display import show
+
+        return show(self, path)
+
+    def _repr_html_(self) -> str:
+        from ..show.display import generation_html
+
+        return generation_html(self)

@@ -1,8 +1,8 @@
 """Where the boxes of a drawn tree lie. Integers and widths only: no colours, no markup.
 
 The root is at the left, depth goes to the right, and every leaf has a row of its own. A node lies in the row of its
-child on the lit path (accepted nodes, then the bonus token), else in that of its first child, so the lit path is a
-straight line:
+first child; the child on the lit path (accepted nodes, then the bonus token) comes first, the others follow in draw
+order. So the lit path is the straight line on top:
 
     root ── cat ── sat ══ bonus
         │        └ ran
@@ -67,7 +67,7 @@ def lay_out(step: Mapping[str, Any]) -> Layout:
         depth.append(depth[step["path"][-1]] + 1)
         tokens.append(step["bonus"])
     height = BOX_HEIGHT if has_probabilities(step) else LOW_BOX_HEIGHT
-    rows = _rows(children_of(step), {*step["path"], len(step["nodes"])})
+    rows = _rows(children_of(step))
     widths = [0.0] * (max(depth) + 1)
     for node, token in enumerate(tokens):
         widths[depth[node]] = max(widths[depth[node]], box_width(token, height))
@@ -83,14 +83,17 @@ def lay_out(step: Mapping[str, Any]) -> Layout:
 
 
 def children_of(step: Mapping[str, Any]) -> list[list[int]]:
-    """Children of every node in draw order; the bonus token, numbered after the nodes, is the path's last child."""
+    """Children of every node, the lit one first; the bonus token, numbered after the nodes, ends the lit path."""
     nodes = step["nodes"]
     children: list[list[int]] = [[] for _ in nodes]
     for node in range(1, len(nodes)):
         children[nodes[node]["parent"]].append(node)
+    lit = [*step["path"][1:]]
     if step["bonus"] is not None:
         children.append([])
-        children[step["path"][-1]].append(len(nodes))
+        lit.append(len(nodes))
+    for parent, child in zip(step["path"], lit, strict=False):
+        children[parent] = [child, *(other for other in children[parent] if other != child)]
     return children
 
 
@@ -106,8 +109,8 @@ def box_width(token: Mapping[str, Any], height: float) -> float:
     return max(least, label)
 
 
-def _rows(children: Sequence[Sequence[int]], lit: set[int]) -> list[int]:
-    """The row of every node: leaves in depth-first order, the others with their lit or first child."""
+def _rows(children: Sequence[Sequence[int]]) -> list[int]:
+    """The row of every node: leaves in depth-first order, the others with their first child."""
     rows = [0] * len(children)
     order, stack = [], [0]
     while stack:
@@ -121,6 +124,5 @@ def _rows(children: Sequence[Sequence[int]], lit: set[int]) -> list[int]:
             row += 1
     for node in reversed(order):  # children before their parent
         if children[node]:
-            chosen = next((child for child in children[node] if child in lit), children[node][0])
-            rows[node] = rows[chosen]
+            rows[node] = rows[children[node][0]]
     return rows

@@ -29,7 +29,7 @@ from ..verify.proposal import DraftTree, Sampled
 from .token_text import TokenLabels, cells
 
 if TYPE_CHECKING:
-    from ..decode.statistics import StepSeconds
+    from ..decode.statistics import Generation, StepSeconds
     from ..draft.protocol import StepRecord
 
 #: digits kept of a probability
@@ -77,6 +77,29 @@ def step_json(
         "committed": committed,
         "ms": None if seconds is None else milliseconds(seconds),
     }
+
+
+def generation_step(generation: Generation, number: int, budget: int | None = None) -> dict[str, Any]:
+    """One step of a finished generation.
+
+    Args:
+        generation: with its tokenizer.
+        number: of the step, from 0.
+        budget: most nodes of a tree, where it was fixed.
+
+    Raises:
+        ValueError: there is no such step.
+    """
+    if not 0 <= number < generation.steps:
+        raise ValueError(f"there is no step {number}: the generation has {generation.steps}, numbered from 0")
+    before = sum(len(record.tokens) for record in generation.records[:number])
+    return step_json(
+        generation.records[number],
+        generation.tokenizer,
+        seconds=generation.seconds[number],
+        budget=budget,
+        committed=generation.prompt_tokens - 1 + before,
+    )
 
 
 def tree_json(tree: TokenTree | TokenGraph | DraftTree, tokenizer: Any = None) -> dict[str, Any]:

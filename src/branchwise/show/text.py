@@ -41,6 +41,11 @@ UNICODE = Marks("●", "○", "→", "├─", "└─", "│ ")
 ASCII = Marks("*", "o", ">", "|-", "`-", "| ")
 
 
+def marks_for(encoding: str | None) -> Marks:
+    """The characters that a stream of this encoding can hold."""
+    return UNICODE if (encoding or "ascii").lower().replace("-", "").startswith("utf") else ASCII
+
+
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 
 

@@ -11,6 +11,8 @@ from functools import cache
 from typing import Any
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+#: how vocabularies of SentencePiece's kind write a space
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _SIGNS = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
 #: from so many equal signs of white space on, a label counts them
 _LONG_RUN = re.compile(r"([·↵⇥])\1{3,}")
@@ -40,10 +42,13 @@ class TokenLabels:
         if self._tokenizer is None:
             return str(token)
         text = self._tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        word = self._tokenizer.convert_ids_to_tokens(token)
         if _UNFINISHED in text:
-            raw = _bytes_of(self._tokenizer, token)
+            raw = _bytes_of(word)
             if raw is not None:
                 text = raw.decode("utf-8", errors="backslashreplace")
+        elif word is not None and word.replace(_SPACE, " ").endswith(text):
+            text = word.replace(_SPACE, " ")  # what stands alone is decoded as the first of a text, without its space
         return visible(text) or "∅"
 
 
@@ -91,10 +96,9 @@ def shortened(label: str, most: int) -> str:
     return "".join(kept) + "…"
 
 
-def _bytes_of(tokenizer: Any, token: int) -> bytes | None:
-    """The bytes behind a token of a byte-level vocabulary or of one with byte fallback, or None."""
-    word = tokenizer.convert_ids_to_tokens(token)
-    if not isinstance(word, str):
+def _bytes_of(word: str | None) -> bytes | None:
+    """The bytes behind an entry of a byte-level vocabulary or of one with byte fallback, or None."""
+    if word is None:
         return None
     fallback = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", word)
     if fallback:

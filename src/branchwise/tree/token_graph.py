@@ -72,6 +72,12 @@ class TokenGraph:
     def __repr__(self) -> str:
         return f"TokenGraph(tokens={self.tokens}, edges={self.edges})"
 
+    def _repr_html_(self) -> str:
+        # drawing is floors above: imported when a notebook asks
+        from ..show.display import tree_html
+
+        return tree_html(self)
+
     def parents(self, node: int) -> tuple[int, ...]:
         """All parents of ``node``."""
         return self._parents[node]

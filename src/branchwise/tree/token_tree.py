@@ -125,6 +125,12 @@ class TokenTree:
     def __repr__(self) -> str:
         return f"TokenTree(tokens={self.tokens}, parents={self.parents})"
 
+    def _repr_html_(self) -> str:
+        # drawing is floors above: imported when a notebook asks
+        from ..show.display import tree_html
+
+        return tree_html(self)
+
     @cached_property
     def _children(self) -> tuple[tuple[int, ...], ...]:
         children: list[list[int]] = [[] for _ in self.tokens]

@@ -128,6 +128,29 @@ class TreeLaw:
         """The node's processed scores ``[V]``, a copy: what transformers returns as ``scores``."""
         return self._processed(node).clone()
 
+    def probabilities(self) -> tuple[float | None, ...]:
+        """The target's probability of every drafted node given its own prefix, in the layout of ``draft.proposals``.
+
+        The softmax of the processed scores: when sampling that is the law; greedy decoding takes the largest. Made for
+        showing: it evaluates every processor at every node that has children, visited or not. None where the scores
+        hold no law (NaN, or nothing is allowed) and below a token that the grammar forbids.
+        """
+        found: list[float | None] = [None] * len(self._tree)
+        dead = [False] * len(self._tree)
+        for parent in range(len(self._tree)):
+            children = self._tree.children(parent)
+            if not children or dead[parent]:
+                for child in children:
+                    dead[child] = True
+                continue
+            law = torch.softmax(self._processed(parent), 0)  # [V]
+            for child in children:
+                token = self._tree.tokens[child]
+                probability = float(law[token])
+                found[child] = None if math.isnan(probability) else probability
+                dead[child] = self._grammar is not None and not self._grammar.allows(self._path_tokens(parent), token)
+        return tuple(found[1:])
+
     @property
     def visited(self) -> tuple[int, ...]:
         """Nodes whose law was asked for so far, in that order."""

@@ -76,6 +76,12 @@ class DraftTree:
         sources = (source,) * drafted if isinstance(source, str) else tuple(source)
         return cls(tree, (ONE_HOT,) * drafted, sources, tuple(scores))
 
+    def _repr_html_(self) -> str:
+        # drawing is floors above: imported when a notebook asks
+        from ..show.display import tree_html
+
+        return tree_html(self)
+
     def proposal(self, node: int) -> Proposal:
         """How ``node`` (>= 1) was drawn."""
         return self.proposals[node - 1]

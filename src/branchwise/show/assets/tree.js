@@ -14,7 +14,7 @@
    Keyboard: the tree is one tab stop. Up and Down go through its nodes, depth first. Left, Right, Home and End are left
    to the page.
 
-   Places are those of layout.py; looks are those of svg.py and tree.css. */
+   Places are those of layout.py; looks are those of looks.py and tree.css. */
 "use strict";
 (function () {
   const SVG = "http://www.w3.org/2000/svg";
@@ -36,12 +36,16 @@
   }
 
   function childrenOf(step) {
-    const children = step.nodes.map(() => []);
+    const children = step.nodes.map(() => []), lit = step.path.slice(1);
     for (let node = 1; node < step.nodes.length; node++) children[step.nodes[node].parent].push(node);
     if (step.bonus) {
       children.push([]);
-      children[step.path[step.path.length - 1]].push(step.nodes.length);
+      lit.push(step.nodes.length);
     }
+    lit.forEach((child, i) => {
+      const parent = step.path[i];
+      children[parent] = [child].concat(children[parent].filter((other) => other !== child));
+    });
     return children;
   }
 
@@ -68,14 +72,11 @@
     const height = hasProbabilities(step) ? BOX_HEIGHT : LOW_BOX_HEIGHT;
     const least = height === BOX_HEIGHT ? LEAST_WIDTH : LOW_LEAST_WIDTH;
     const children = childrenOf(step), order = depthFirst(children);
-    const lit = new Set(step.path).add(step.nodes.length);
     const rows = children.map(() => 0);
     let row = 0;
     for (const node of order) if (!children[node].length) rows[node] = row++;
     for (const node of order.slice().reverse()) {
-      if (!children[node].length) continue;
-      const chosen = children[node].find((child) => lit.has(child));
-      rows[node] = rows[chosen === undefined ? children[node][0] : chosen];
+      if (children[node].length) rows[node] = rows[children[node][0]];
     }
     const widths = [];
     tokens.forEach((token, node) => {
@@ -146,7 +147,10 @@
       class: "bw-svg bw", width: width, height: height, viewBox: "0 0 " + width + " " + height,
     }, attributes));
     make("rect", {class: "bw-back", width: width, height: height, rx: 10}, svg);
-    element.replaceChildren(svg);
+    // events are heard by a frame of its own: Chromium puts an svg that listens for the focus among the tab stops
+    const frame = document.createElement("div");
+    frame.appendChild(svg);
+    element.replaceChildren(frame);
     return svg;
   }
 
@@ -207,7 +211,8 @@
     border["stroke-width"] = strong ? 2.5 : 1.2;
     if (kind === "rejected") border["stroke-dasharray"] = "4 3";
     make("rect", border, group);
-    let indent = BOX_PADDING + (kind === "bonus" ? box.height / 4 : 0);
+    const edge = BOX_PADDING + (kind === "bonus" ? box.height / 4 : 0);
+    let indent = edge;
     if (kind !== "bonus" && entry.source !== null) {
       const mark = badge(entry.source), width = BADGE_WIDTH - 3, x = box.x + 5, y = box.y + 5;
       make("rect", {class: "bw-badge bw-s" + mark.slot, x: x, y: y, width: width, height: 16, rx: 4}, group);
@@ -217,8 +222,7 @@
     const label = shortened(entry.text, entry.cells, MOST_CELLS);
     write(group, "bw-word", box.x + indent, box.y + 18, label, 13, MONO, "start", strong ? "bold" : "");
     const facts = twoLines ? factsOf(entry, node, kind) : [], below = box.y + box.height - 8;
-    const first = facts.length === 1 ? Math.max(indent - BADGE_WIDTH, BOX_PADDING) : BOX_PADDING;
-    if (facts.length) write(group, "bw-small", box.x + first, below, facts[0], 10, SANS, "start");
+    if (facts.length) write(group, "bw-small", box.x + edge, below, facts[0], 10, SANS, "start");
     if (facts.length > 1)
       write(group, "bw-small", box.x + box.width - BOX_PADDING, below, facts[1], 10, SANS, "end");
     return group;
@@ -251,16 +255,19 @@
       select(node);
       told(node);
     };
-    svg.addEventListener("pointerover", (event) => show(nodeAt(event)));
-    svg.addEventListener("pointerleave", () => show(null));
-    svg.addEventListener("focusin", (event) => {
+    const frame = svg.parentNode;
+    frame.addEventListener("pointerover", (event) => show(nodeAt(event)));
+    frame.addEventListener("pointerleave", () => show(null));
+    frame.addEventListener("focusin", (event) => {
       const node = nodeAt(event);
       if (node === null) return;
       groups.forEach((group, here) => group.setAttribute("tabindex", here === node ? 0 : -1));
+      // browsers do not do this for a part of an svg
+      groups[node].scrollIntoView({block: "nearest", inline: "nearest"});
       show(node);
     });
-    svg.addEventListener("focusout", () => show(null));
-    svg.addEventListener("keydown", (event) => {
+    frame.addEventListener("focusout", () => show(null));
+    frame.addEventListener("keydown", (event) => {
       const node = nodeAt(event), move = {ArrowUp: -1, ArrowDown: 1}[event.key];
       if (node === null || move === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
       const next = place.order[place.order.indexOf(node) + move];
@@ -271,11 +278,11 @@
   }
 
   function maskGrid(nodes, committed) {
-    const cell = nodes <= 12 ? 22 : nodes <= 34 ? 16 : nodes <= 80 ? 9 : 4;
-    const left = cell >= 16 ? 108 : 34, top = 34, wide = committed === null ? 0 : 58, start = left + wide;
+    const cell = nodes <= 12 ? 22 : nodes <= 34 ? 13 : nodes <= 80 ? 9 : 4;
+    const left = cell >= 13 ? 104 : 18, top = 34, wide = committed === null ? 0 : 62, start = left + wide;
     return {
       cell: cell, left: left, top: top, wide: wide, start: start,
-      width: start + nodes * cell + 12, height: top + nodes * cell + 12,
+      width: start + nodes * cell + 14, height: top + nodes * cell + 14,
     };
   }
 
@@ -298,7 +305,7 @@
     if (step.committed !== null) {
       const middle = grid.left + grid.wide / 2;
       make("rect", {
-        class: "bw-seen", x: grid.left + 1, y: grid.top + 1, width: grid.wide - 2, height: bottom - grid.top - 2,
+        class: "bw-committed", x: grid.left + 1, y: grid.top + 1, width: grid.wide - 2, height: bottom - grid.top - 2,
       }, svg);
       write(svg, "bw-small", middle, grid.top - 18, String(step.committed), 10, SANS, "middle");
       write(svg, "bw-small", middle, grid.top - 6, "committed", 10, SANS, "middle");
@@ -315,12 +322,12 @@
       }
     make("path", {class: "bw-seen", d: seen}, svg);
     make("path", {class: "bw-self", d: self}, svg);
-    if (cell >= 16)
+    if (cell >= 13)
       for (let query = 0; query < nodes; query++) {
         const middle = grid.top + (query + 0.5) * cell + 3.5, entry = step.nodes[query];
-        write(svg, "bw-small", grid.left - 6, middle, String(query), 10, SANS, "end");
-        write(svg, "bw-word", grid.left - 24, middle, shortened(entry.text, entry.cells, 11), 11, MONO, "end");
-        write(svg, "bw-small", grid.start + (query + 0.5) * cell, grid.top - 6, String(query), cell < 20 ? 9 : 10, SANS, "middle");
+        write(svg, "bw-small", grid.left - 6, middle, String(query), 9, SANS, "end");
+        write(svg, "bw-word", grid.left - 24, middle, shortened(entry.text, entry.cells, 11), cell < 20 ? 9.5 : 11, MONO, "end");
+        write(svg, "bw-small", grid.start + (query + 0.5) * cell, grid.top - 6, String(query), cell < 20 ? 8.5 : 10, SANS, "middle");
       }
     const frame = make("rect", {class: "bw-row", x: grid.left, width: right - grid.left, height: cell}, svg);
     function select(node) {

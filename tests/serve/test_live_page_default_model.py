@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from test_page import Page
+from test_live_page import Page
 
 from browser import chromium, console_errors, picture, set_scheme  # noqa: F401
 from serve_process import PATIENCE_SECONDS, free_port, running, wait_until_up
