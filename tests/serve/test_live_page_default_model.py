@@ -43,7 +43,7 @@ def test_a_conversation_with_the_default_model(chromium, tmp_path):  # noqa: F81
         page.wait(lambda: "as fast as plain" in page.text(".verdict"), 2 * PATIENCE_SECONDS)
         assert page.text(".verdict").endswith("same text")
         said = re.match(r"(\d+) tokens in (\d+) steps", page.text(".facts"))
-        assert int(said[2]) < int(said[1]) <= 96 and "bread" in page.text(".answer .text")
+        assert int(said[2]) < int(said[1]) <= 96 and "flour" in page.text(".answer .text")
         assert page.all(".token.s0, .token.s1") and page.all("#tree .bw-node")
         page.press(Keys.ARROW_LEFT)
         assert page.text("#step-title") == f"Step {int(said[2]) - 1} of {said[2]}"
