@@ -323,7 +323,7 @@ class Engine:
             logprobs = lane.logprobs[ticket.published :]
             ticket.published += len(run)
             self.statistics.count_step(lane.records[-1])
-            handle.add_run(run, logprobs)
+            handle.add_run(run, logprobs, lane.records[-1], lane.seconds[-1])
         if lane.error is not None:
             self._end(ticket, lane.error)
         elif lane.stop is not None:

@@ -10,9 +10,10 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
+from ..draft.protocol import StepRecord
 from .logprobs import TokenLogprobs
 from .request import Request
-from .statistics import Generation
+from .statistics import Generation, StepSeconds
 from .text import ShownText
 
 
@@ -49,6 +50,8 @@ class Handle:
         self._wake_engine = wake
         self._runs: list[tuple[int, ...]] = []
         self._logprobs: list[TokenLogprobs] = []
+        self._records: list[StepRecord] = []
+        self._seconds: list[StepSeconds] = []
         self._generation: Generation | None = None
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -75,6 +78,16 @@ class Handle:
     def logprobs(self) -> list[TokenLogprobs]:
         """One for each of `tokens`, where the request asked for them; a list that grows."""
         return self._logprobs
+
+    @property
+    def records(self) -> list[StepRecord]:
+        """The step behind each run of tokens; a list that grows."""
+        return self._records
+
+    @property
+    def seconds(self) -> list[StepSeconds]:
+        """What each of `records` cost; a list that grows."""
+        return self._seconds
 
     def cancel(self) -> None:
         """Gives up: what the request holds is freed before the next step. No-op when it is done."""
@@ -162,10 +175,14 @@ class Handle:
 
     # for the engine
 
-    def add_run(self, run: tuple[int, ...], logprobs: Sequence[TokenLogprobs] = ()) -> None:
-        """More tokens are final."""
+    def add_run(
+        self, run: tuple[int, ...], logprobs: Sequence[TokenLogprobs], record: StepRecord, seconds: StepSeconds
+    ) -> None:
+        """One step has made more tokens final."""
 
         def change() -> None:
+            self._records.append(record)
+            self._seconds.append(seconds)
             self._logprobs.extend(logprobs)
             self._runs.append(run)
 

@@ -25,6 +25,8 @@ class Request:
         keep_scores: keep raw logits and processed scores of every emitted token.
         grammar: what the text must look like, compiled for the model's vocabulary, or None.
         logprobs: keep the log-probability of every emitted token and of so many alternatives; None keeps nothing.
+        budget: most nodes of its trees, root included, where the loop's own budget allows more; 1 is plain decoding
+            without asking the drafter, None leaves it to the loop.
         target_probabilities: keep the target's probability of every drafted node in the records of the steps.
     """
 
@@ -38,6 +40,7 @@ class Request:
     keep_scores: bool = False
     grammar: CompiledGrammar | None = None
     logprobs: int | None = None
+    budget: int | None = None
     target_probabilities: bool = False
 
     def check(self, vocab_size: int, context_limit: int | None) -> None:
@@ -53,6 +56,10 @@ class Request:
         if self.grammar is not None and self.grammar.vocab_size != vocab_size:
             raise ValueError(
                 f"the grammar was compiled for {self.grammar.vocab_size} ids but the model has {vocab_size}"
+            )
+        if self.budget is not None and self.budget < 1:
+            raise ValueError(
+                f"a budget counts nodes, root included: it must be >= 1 (1 is plain decoding), got {self.budget}"
             )
         if self.stop.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be >= 1, got {self.stop.max_new_tokens}")

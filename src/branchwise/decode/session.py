@@ -154,7 +154,8 @@ class Session:
         lane.context.features = {layer: torch.cat(parts) for layer, parts in lane.features.items()}
         lane.features = {}
         with self._freed_on_error(lane):
-            self._drafting.start(lane)
+            if lane.request.budget != 1:
+                self._drafting.start(lane)
         self.active.append(lane)
 
     def suspend(self, lane: Lane) -> None:
@@ -216,8 +217,7 @@ class Session:
         for turn in turns:
             turn.lane.records.append(replace(turn.record, output=None))
             turn.lane.seconds.append(seconds)
-        if turns:
-            self._learn_cost(turns, seconds)
+        self._learn_cost(turns, seconds)
         self._survivors(turns, _hand_out)
         return lanes
 
@@ -274,8 +274,13 @@ class Session:
 
     def _budgets(self, lanes: Sequence[Lane]) -> list[int]:
         if isinstance(self.budget, SharedBudget):
-            return self.budget.ceilings(_numbers(lanes))
-        return self.budget.choose(len(lanes))
+            # the step is that of all lanes: who is not drafted for takes part with a root
+            everybody = _numbers(self.active)
+            shares = dict(zip(everybody, self.budget.ceilings(everybody), strict=True))
+            budgets = [shares[lane.number] for lane in lanes]
+        else:
+            budgets = self.budget.choose(len(lanes))
+        return [min(budget, lane.request.budget or budget) for lane, budget in zip(lanes, budgets, strict=True)]
 
     def _forward(self, turns: Sequence[Turn]) -> None:
         layers = self.drafter.feature_layers if any(turn.lane.is_drafting for turn in turns) else ()
@@ -313,6 +318,11 @@ class Session:
         turn.recorded = StepRecord(turn.draft, verdict, tokens, output, probabilities)
 
     def _learn_cost(self, turns: Sequence[Turn], seconds: StepSeconds) -> None:
+        if not isinstance(self.budget, SharedBudget):
+            # trees that were kept small say nothing about what large ones give
+            turns = [turn for turn in turns if turn.lane.request.budget is None]
+        if not turns:
+            return
         paths = [turn.decision.verdict.path for turn in turns]
         if isinstance(self.budget, SharedBudget):
             self.budget.learn_shares([turn.number for turn in turns], [turn.draft for turn in turns], paths, seconds)

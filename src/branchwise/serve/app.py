@@ -15,7 +15,8 @@ from .. import __version__
 from ..decode.admission import QueueFull, RequestTooLarge
 from ..decode.engine import Engine
 from ..decode.handle import Handle
-from . import errors
+from ..show.token_text import TokenLabels
+from . import errors, page_files
 from .errors import ApiError
 from .metrics import CONTENT_TYPE, EngineCollector, render
 from .middleware import Gate, log
@@ -48,6 +49,7 @@ class Service:
         self.responses: Counter[tuple[str, int]] = Counter()
         self.is_draining = False
         self._open = 0
+        self._labels = TokenLabels(engine.tokenizer)
 
     def check_model(self, name: str | None) -> None:
         """Raises 404 for another model's name."""
@@ -68,8 +70,9 @@ class Service:
             writer = ResponseWriter(dialect, self.settings.model_name, self.engine.tokenizer)
             prompts = len(jobs) // (body.n or 1)
             if body.stream:
+                labels = self._labels if body.branchwise is not None and body.branchwise.steps else None
                 stream = CompletionStream(
-                    writer, jobs, handles, prompts, self.engine.tokenizer, body.stream_options, dialect.is_chat
+                    writer, jobs, handles, prompts, self.engine.tokenizer, body.stream_options, dialect.is_chat, labels
                 )
                 ended = True  # the stream says itself when it is over
                 return EventStream(stream, self.settings.send_seconds, lambda: self._leave(writer.id, handles))
@@ -147,6 +150,7 @@ def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
     app.state.service = service
     app.add_middleware(Gate, settings=settings, responses=service.responses)
     errors.install(app)
+    page_files.install(app)
     collector = EngineCollector(engine, settings.model_name, service.responses)
     created = int(time.time())
     turned_away: dict[int | str, dict[str, Any]] = {

@@ -17,17 +17,23 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError
+from .page_files import PREFIX as PAGE_PREFIX
 from .settings import ServerSettings
 
 logger = logging.getLogger("branchwise.serve")
 
-#: paths that need no key
-OPEN_PATHS = frozenset({"/health", "/metrics", "/version"})
+#: paths that need no key; the page asks for it itself
+OPEN_PATHS = frozenset({"/", "/health", "/metrics", "/version"})
 
 
 def log(event: str, **fields: Any) -> None:
     """One line."""
     logger.info(json.dumps({"event": event, **fields}, ensure_ascii=False))
+
+
+def is_open(path: str) -> bool:
+    """Whether a path needs no key."""
+    return path in OPEN_PATHS or path.startswith(PAGE_PREFIX)
 
 
 class Gate:
@@ -77,7 +83,7 @@ class Gate:
         if length.isdigit() and int(length) > self._settings.body_bytes:
             raise self._too_large()
         key = self._settings.api_key
-        if key is not None and scope["path"] not in OPEN_PATHS:
+        if key is not None and not is_open(scope["path"]):
             given = headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, f"Bearer {key}".encode()):
                 raise ApiError(401, "this server needs a key: send Authorization: Bearer ...", code="invalid_api_key")

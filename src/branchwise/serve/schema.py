@@ -60,6 +60,17 @@ class StreamOptions(Strict):
     continuous_usage_stats: bool = False
 
 
+class BranchwiseOptions(Strict):
+    """What this server has and OpenAI's API has not.
+
+    ``budget`` keeps this request's trees small: the most nodes, root included, where the server's own budget allows
+    more; 1 is plain decoding. With ``steps`` each chunk of a stream tells the step that made it.
+    """
+
+    budget: Annotated[int, Field(ge=1)] | None = None
+    steps: bool = False
+
+
 Token = Annotated[int, Field(ge=0)]
 Stop = Annotated[str, Field(min_length=1, max_length=500)]
 
@@ -80,6 +91,7 @@ class Sampling(Strict):
     """Fields that both kinds of completion have: OpenAI's, and ``top_k``, ``min_p`` and ``repetition_penalty``."""
 
     model: str | None = None
+    branchwise: BranchwiseOptions | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = 0.0
     presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = 0.0
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10, allow_inf_nan=False)] | None = 1.0
@@ -105,6 +117,8 @@ class Sampling(Strict):
     def _check_stream_options(self) -> Sampling:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options need stream: true")
+        if self.branchwise is not None and self.branchwise.steps and not self.stream:
+            raise ValueError("branchwise.steps need stream: true")
         return self
 
 

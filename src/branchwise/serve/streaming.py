@@ -17,9 +17,11 @@ from starlette.types import Receive, Scope, Send
 from ..decode.handle import Handle
 from ..decode.statistics import Generation
 from ..decode.text import ShownText
+from ..show.token_text import TokenLabels
 from .errors import failure
 from .responses import ResponseWriter, event, usage_of
 from .schema import StreamOptions
+from .steps import StepTeller
 from .translate import Job
 
 
@@ -75,6 +77,7 @@ class CompletionStream:
         tokenizer: for text.
         options: what the stream carries beside text.
         opens_choices: whether each choice begins with a chunk of its own (chat).
+        labels: of tokens, for those who asked for the step behind each chunk.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class CompletionStream:
         tokenizer: Any,
         options: StreamOptions | None,
         opens_choices: bool,
+        labels: TokenLabels | None = None,
     ) -> None:
         self._writer = writer
         self._jobs = jobs
@@ -94,6 +98,7 @@ class CompletionStream:
         self._tokenizer = tokenizer
         self._options = options or StreamOptions()
         self._opens_choices = opens_choices
+        self._labels = labels
 
     def cancel(self) -> None:
         """Nobody reads on: what still runs is cancelled."""
@@ -132,6 +137,7 @@ class CompletionStream:
         """Puts one choice's chunks in the queue, then None; or the error that ended it."""
         handle, job = self._handles[index], self._jobs[index]
         visible = ShownText(self._tokenizer, job.request.stop.stop_strings)
+        teller = None if self._labels is None else StepTeller(handle, self._labels)
         seen = 0
         try:
             if self._opens_choices:
@@ -141,9 +147,11 @@ class CompletionStream:
             async for run in handle:
                 told = handle.logprobs[seen : seen + len(run)]
                 seen += len(run)
-                piece = visible.push(run)
-                if piece or told:
-                    chunks.put_nowait(self._writer.piece(index, piece, told))
+                pieces = [visible.push([token]) for token in run]
+                piece = "".join(pieces)
+                step = {} if teller is None else {"branchwise": {"step": teller.tell(pieces)}}
+                if piece or told or step:
+                    chunks.put_nowait({**self._writer.piece(index, piece, told), **step})
             reason = handle.result(timeout=0).finish_reason
             chunks.put_nowait(self._writer.piece(index, visible.flush(), (), reason))
             chunks.put_nowait(None)

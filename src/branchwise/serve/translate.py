@@ -147,7 +147,9 @@ class Translator:
             )
         stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
         stop = StopRules(new_tokens or room, self._engine.target.context_limit, self._stop_tokens, stops)
-        request = Request(tuple(prompt), self._sampler(body, len(prompt)), stop, body.seed, logprobs=logprobs)
+        budget = None if body.branchwise is None else body.branchwise.budget
+        sampler = self._sampler(body, len(prompt))
+        request = Request(tuple(prompt), sampler, stop, body.seed, logprobs=logprobs, budget=budget)
         grammar = self._read_format(response_format)
         if grammar is None:
             return request
