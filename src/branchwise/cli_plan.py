@@ -50,9 +50,7 @@ def plan(
     duration: Annotated[float | None, typer.Option(help="Seconds of arrivals.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Engines that share them.", show_default="1")] = None,
     max_lanes: Annotated[int | None, typer.Option(help="Requests at once per engine.", show_default="64")] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Nodes per tree, 1 for none, or auto.", show_default="auto")
-    ] = None,
+    budget: Annotated[str | None, typer.Option(help="Nodes per tree, or auto; 1: plain.", show_default="auto")] = None,
     prompt_tokens: Annotated[int | None, typer.Option(help="Mean, with poisson.", show_default="512")] = None,
     output_tokens: Annotated[int | None, typer.Option(help="Mean, with poisson.", show_default="256")] = None,
     spread: Annotated[
@@ -91,9 +89,16 @@ def plan(
         "price": price,
         "seed": seed,
     }
-    of_models = {"hardware": hardware, "acceptance": acceptance, "method": method}
+    of_models: dict[str, Any] = {"hardware": hardware, "acceptance": acceptance, "method": method}
     machine = MachineOrder("this" if check else hardware or "", dtype, device, threads)
     if check:
+        changed = {
+            "draft": draft != "lookup",
+            "engine": engine != "eager",
+            "devices": devices != 1,
+            "no_host": not host,
+        }
+        of_models |= {name: True for name, is_changed in changed.items() if is_changed}
         _refuse({**of_batches, **of_traces, **of_models, "trace": trace}, "--check")
         record, measured = check_machine(machine, config or "default", 9 if repeats is None else repeats, typer.echo)
         _write(record, json_path, measured.as_dict(), save_hardware)

@@ -5,8 +5,8 @@ The first n - 1 drafted nodes are the tree of a budget of n, so one order of nod
     expected tokens(n) = 1 + gains of the first n - 1 drafted nodes
 
 From chances by depth and rank the order is that of falling chances of whole paths, and no tree of n nodes has a higher
-sum (a node's chance does not depend on which other nodes are drafted, and falls along its path). From tokens per step at
-a few budgets the gains are the differences, made to fall.
+sum (a node's chance does not depend on which other nodes are drafted, and falls along its path). From tokens per step
+at a few budgets the gains are the differences, made to fall.
 
 Knows chances and counts; knows no tokens and no files (`acceptance_file` reads them).
 """
@@ -147,7 +147,8 @@ def from_tokens_per_step(
     curve = [1.0]
     for (low, less), (high, more) in pairwise(points):
         for budget in range(low + 1, high + 1):
-            curve.append(less + (more - less) * math.log(budget / low) / math.log(high / low))
+            between = less + (more - less) * math.log(budget / low) / math.log(high / low)
+            curve.append(min(budget, between))  # no tree gives more tokens than it has nodes
     gains = [1.0, *_falling([later - earlier for earlier, later in pairwise(curve)])]
     return Acceptance(source, _hang(gains), tuple(gains), dict(host or {}))
 

@@ -1,11 +1,11 @@
-"""Acceptance from files: a form of its own, what `branchwise bench --json` writes, what `branchwise train evaluate` writes.
+"""Acceptance from files: what `branchwise bench --json` or `branchwise train evaluate` writes, or a form of its own.
 
-The form of its own is one object with ``"format": "branchwise-acceptance"``, ``"version": 1``, ``"source"`` (a text) and
-one of
+The form of its own is one object with ``"format": "branchwise-acceptance"``, ``"version": 1``, ``"source"`` (a text)
+and one of
 
-    "tokens_per_step": {"9": 2.27, "33": 2.97}      by budget, root included
-    "by_rank": [0.6, 0.2]                           as `branchwise.tune.sequoia.acceptance_by_rank`, the same at every depth
-    "by_depth": [[0.6, 0.1], [0.5, 0.1]]            by depth and rank: the child is accepted where its parent is
+    "tokens_per_step": {"9": 2.27, "33": 2.97}   by budget, root included
+    "by_rank": [0.6, 0.2]                        at every depth, as `branchwise.tune.sequoia.acceptance_by_rank`
+    "by_depth": [[0.6, 0.1], [0.5, 0.1]]         by depth and rank: the child is accepted where its parent is
 
 and, if it was measured, ``"host_seconds": {"9": {"draft": 0.001, "other": 0.001}}``: seconds per step and lane outside
 the forward, by budget.

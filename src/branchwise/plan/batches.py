@@ -70,9 +70,7 @@ class Planner:
             raise ValueError(f"the context must be >= 1, got {context}")
         known = model.acceptance.largest
         if largest is not None and not 1 <= largest <= known:
-            raise ValueError(
-                f"the largest budget must be 1 to {known}, as far as acceptance was measured, got {largest}"
-            )
+            raise ValueError(f"acceptance was measured for budgets from 1 to {known}, the largest cannot be {largest}")
         self.model = model
         self.context = context
         self.largest = known if largest is None else largest

@@ -1,7 +1,7 @@
 """The cost model against this machine: forwards of a real model, predicted from parts and timed.
 
-Nothing of the prediction comes from a forward of that model: `measure` times linear layers of another size, attention of
-another shape and a tiny model, and the config says the rest.
+Nothing of the prediction comes from a forward of that model: `measure` times linear layers of another size, attention
+of another shape and a tiny model, and the config says the rest.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..bench.roofline_forward import run_forward_sweep
+from ..target.support import context_limit
 from .forward_cost import ForwardCost, Lanes
 from .hardware import Hardware
 from .model_shape import shape_of
@@ -39,11 +40,19 @@ def check_forwards(
         repeats: forwards per combination; the least counts, as in `measure`.
         progress: is told every line.
         nodes: tree sizes.
-        contexts: committed tokens.
+        contexts: committed tokens; those that the model does not have are skipped.
+
+    Raises:
+        ValueError: the model has none of the contexts.
     """
     dtype = str(model.dtype).removeprefix("torch.")
     cost = ForwardCost(shape_of(model, facts["name"]), hardware, dtype, "eager")
     record = run_forward_sweep(model, nodes, contexts, ["auto"], repeats, facts)
+    skipped = record["skipped_contexts"]
+    if not record["rows"]:
+        raise ValueError(f"contexts {skipped} do not fit the {context_limit(model)} positions of {facts['name']}")
+    if skipped:
+        progress(f"contexts {skipped} are skipped: the model has {context_limit(model)} positions")
     rows = []
     for row in record["rows"]:
         parts = cost.seconds([Lanes(row["nodes"], row["context"])])

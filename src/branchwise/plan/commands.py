@@ -175,8 +175,8 @@ def plan_trace(machine: MachineOrder, model: ModelOrder, order: TraceOrder, say:
     _say_heading(hardware, model, machine.dtype, steps, say)
     settings = order.settings
     say(
-        f"{order.trace} on {settings.replicas} replicas of up to {settings.max_lanes} lanes, budget {settings.budget}, seed "
-        f"{settings.seed}\n"
+        f"{order.trace} on {settings.replicas} replicas of up to {settings.max_lanes} lanes, budget {settings.budget}, "
+        f"seed {settings.seed}\n"
     )
     for line in fleet_lines(record):
         say(line)
@@ -211,8 +211,8 @@ def _say_heading(hardware: Hardware, model: ModelOrder, dtype: str, steps: StepM
     say(f"{together}{hardware.name}, engine {model.engine}")
     if hardware.measured is None:
         say(
-            f"  assumed: {hardware.bandwidth_share:.0%} of its bandwidth, {hardware.arithmetic_share:.0%} of its matrix "
-            f"rate, {1e6 * hardware.kernel_seconds[model.engine]:.0f} us per kernel"
+            f"  assumed: {hardware.bandwidth_share:.0%} of its bandwidth, {hardware.arithmetic_share:.0%} of its "
+            f"matrix rate, {1e6 * hardware.kernel_seconds[model.engine]:.0f} us per kernel"
         )
     drafts = model.draft if steps.drafter is None else steps.drafter.shape.name
     say(f"drafts: {drafts}; acceptance: {steps.acceptance.source}")

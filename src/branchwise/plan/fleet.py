@@ -1,8 +1,8 @@
-"""Many replicas of the engine under a trace of arrivals, on simulated clocks: who waits for how long, and what it costs.
+"""Many replicas of the engine under a trace of arrivals, on simulated clocks: who waits for how long, at what cost.
 
-A discrete-event simulation whose events are arrivals and steps of the real `Engine` (see `simulated`). Each replica has a
-clock of its own. The next event is always the earliest: an idle replica sleeps until somebody comes, a busy one makes its
-next step. An arrival goes to the replica with the fewest requests that are not finished at that moment, and like in
+A discrete-event simulation whose events are arrivals and steps of the real `Engine` (see `simulated`). Each replica has
+a clock of its own. The next event is always the earliest: an idle replica sleeps until somebody comes, a busy one makes
+its next step. An arrival goes to the replica with the fewest requests that are not finished at that moment, and like in
 the real engine takes part from the beginning of the replica's next step on.
 """
 
@@ -228,6 +228,6 @@ def pool_tokens(model: StepModel) -> int:
     if room < 64 * per_token:
         raise ValueError(
             f"{target.shape.name} takes {weights / 1e9:.1f} GB per device, which leaves no room for keys and values in "
-            f"{USABLE:.0%} of the {target.hardware.memory_bytes / 1e9:.1f} GB of {target.hardware.name}; use more devices"
+            f"{USABLE:.0%} of {target.hardware.memory_bytes / 1e9:.1f} GB ({target.hardware.name}); use more devices"
         )
     return int(room // per_token)

@@ -1,9 +1,9 @@
 """Seconds of one forward of the target: weights, keys and values, arithmetic, small operations, starting them.
 
 A roofline (Williams, Waterman and Patterson 2009) per kind of work: linear layers and attention take the longer of
-reading and multiplying, and follow each other. With R rows in all (nodes of all trees, or tokens of a prompt), weights of
-W bytes and P parameters that a row is multiplied with, H query and K key/value heads of width D, and C visible rows per
-lane of n nodes:
+reading and multiplying, and follow each other. With R rows in all (nodes of all trees, or tokens of a prompt), weights
+of W bytes and P parameters that a row is multiplied with, H query and K key/value heads of width D, and C visible rows
+per lane of n nodes:
 
     linear        max(W / bandwidth, 2 P R / rate)                      experts: those that are touched
     attention     max(2 K D bytes C / bandwidth, 4 H D n C / rate)      over lanes, layer by layer

@@ -1,4 +1,4 @@
-"""How long a machine takes for so many bytes and operations of one kind: from its data sheet, or from what was measured.
+"""How long a machine takes for bytes and operations of one kind: from its data sheet, or from what was measured.
 
 Knows bytes and operations; knows no model.
 """

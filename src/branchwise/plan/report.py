@@ -38,7 +38,8 @@ def batch_lines(planner: Planner, plans: Sequence[BatchPlan], crossover: int | N
             yield f"{row}{'does not fit':>28} {plan.memory_bytes / 1e9:>7.1f}"
             continue
         yield (
-            f"{row}{plan.per_user:>9.1f} {plan.in_all:>9.0f} {plan.gain:>7.2f} {plan.memory_bytes / 1e9:>7.1f}  {step.bound}"
+            f"{row}{plan.per_user:>9.1f} {plan.in_all:>9.0f} {plan.gain:>7.2f} {plan.memory_bytes / 1e9:>7.1f}  "
+            f"{step.bound}"
         )
     yield ""
     yield "tokens/s is one user's; memory is one device's. " + _crossover(plans, crossover)
@@ -57,9 +58,7 @@ def _memory(planner: Planner) -> str:
     most, target = planner.most_lanes(), planner.model.target
     weights, memory = target.weight_bytes / 1e9, USABLE * target.hardware.memory_bytes / 1e9
     if not most:
-        return (
-            f"Weights take {weights:.1f} GB per device and there are {memory:.1f}: not one lane fits. Use more devices."
-        )
+        return f"Weights take {weights:.1f} GB per device of {memory:.1f}: not one lane fits. Use more devices."
     return (
         f"Weights take {weights:.1f} of {memory:.1f} GB per device; keys and values of {planner.context} tokens "
         f"{target.lane_bytes(planner.context) / 1e6:.1f} MB per lane: at most {most} lanes fit."
@@ -148,8 +147,8 @@ def fleet_lines(record: dict[str, Any]) -> Iterator[str]:
     mean = sum(record["utilisation"]) / max(1, len(record["utilisation"]))
     yield f"{record['tokens_per_second']:.0f} tokens/s in all; replicas are busy {mean:.0%} of the time"
     yield (
-        f"{record['steps']} steps, {record['drafted_per_step']:.1f} nodes drafted and {record['accepted_per_step']:.1f} "
-        f"accepted per step; {record['preemptions']} times somebody had to make room"
+        f"{record['steps']} steps, {record['drafted_per_step']:.1f} nodes drafted and "
+        f"{record['accepted_per_step']:.1f} accepted per step; {record['preemptions']} times somebody had to make room"
     )
     price = record.get("price_per_million_tokens")
     if price is not None:

@@ -1,8 +1,8 @@
 """A target, a drafter and a rule that take time and compute nothing, for the real `Engine` on a simulated clock.
 
-The engine, its session, admission, pacing and shared budget are the ones that serve; what is put in their place here is
-the model. Every token is 0. A drafted node's chance to be accepted is its score, and the rule throws a die for it: which
-nodes are accepted therefore follows the acceptance that was measured, whatever the engine cuts off the trees.
+The engine, its session, admission, pacing and shared budget are the ones that serve; only the model is put on here.
+Every token is 0. A drafted node's chance to be accepted is its score, and the rule throws a die for it: which nodes are
+accepted therefore follows the acceptance that was measured, whatever the engine cuts off the trees.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Seconds of one step of the loop: drafting, the target's forward, and the host's work in between.
 
 Lookup drafters cost the host's time alone. One that runs a model (a small one, a head, the target's first layers) grows
-its trees level by level: one forward per depth, over the nodes of that depth that get children; the first also reads the
-tokens that the last step accepted. Knows counts of nodes; knows no tokens.
+its trees level by level: one forward per depth, over the nodes of that depth that get children; the first also reads
+the tokens that the last step accepted. Knows counts of nodes; knows no tokens.
 """
 
 from __future__ import annotations
