@@ -1,4 +1,4 @@
-"""Fleets: the real engine on a simulated clock. Nobody is lost, nobody waits without reason, and queues are as in theory."""
+"""Fleets: the real engine on a simulated clock. Nobody is lost, nobody waits for nothing, queues are as in theory."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_trace_from_a_file(tmp_path):
     path.write_text("\n".join(map(json.dumps, lines)) + "\n\n", encoding="utf-8")
     assert read_trace(path) == [Arrival(1, 1, 1), Arrival(2.5, 3, 4)]
     assert parse_trace(str(path), 2.0, Lengths(), 0) == [Arrival(1, 1, 1)]
-    with pytest.raises(ValueError, match="holds no arrivals before 0.5 s"):
+    with pytest.raises(ValueError, match=r"holds no arrivals before 0\.5 s"):
         read_trace(path, 0.5)
 
 
