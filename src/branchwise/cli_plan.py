@@ -98,8 +98,6 @@ def plan(
             "devices": devices != 1,
             "no_host": not host,
         }
-        of_models |        changed = {"draft": draft != "lookup", "engine": engine != "eager", "devices": devices != 1}
-        changed["no_host"] = not host
         of_models |= {name: True for name, is_changed in changed.items() if is_changed}
         _refuse({**of_batches, **of_traces, **of_models, "trace": trace}, "--check")
         record, measured = check_machine(machine, config or "default", 9 if repeats is None else repeats, typer.echo)
