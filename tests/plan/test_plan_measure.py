@@ -12,7 +12,7 @@ from branchwise.plan import measure
 from branchwise.plan.check import check_forwards
 from branchwise.plan.forward_cost import ForwardCost, Lanes
 from branchwise.plan.hardware import Hardware
-from branchwise.plan.model_shape import shape_of
+from branchwise.plan.model_config import shape_of
 from zoo import tiny_llama
 
 pytestmark = pytest.mark.core

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from branchwise.plan.model_shape import UNREADABLE, read_shape, shape_of
+from branchwise.plan.model_config import UNREADABLE, read_shape, shape_of
 from zoo import REFUSED, SUPPORTED, Family, build, build_refused, tiny_llama
 
 pytestmark = pytest.mark.core
@@ -23,8 +24,9 @@ def test_every_family_is_counted_as_it_is(family: Family):
         shape = shape_of(AutoModelForCausalLM.from_config(model.config).eval(), family.name)
     assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
     cache = DynamicCache(config=model.config)
+    keyword = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     with torch.no_grad():
-        model(torch.tensor([[3, 5, 7]]), past_key_values=cache, use_cache=True)
+        model(torch.tensor([[3, 5, 7]]), use_cache=True, **{keyword: cache})
     assert len(cache.layers) == shape.layers
     for layer in cache.layers:
         assert (layer.keys[0, :, 0].numel(), layer.values[0, :, 0].numel()) == (
@@ -70,7 +72,9 @@ def test_from_a_file_a_folder_and_a_model_of_any_size(tmp_path):
     assert read_shape(str(huge)).parameters / 1e9 == pytest.approx(70.55, abs=0.01)
 
 
-@pytest.mark.parametrize("refused", [one for one in REFUSED if one.model_type in ("mamba", "bloom")], ids=str)
+@pytest.mark.parametrize(
+    "refused", [one for one in REFUSED if one.model_type in ("mamba", "bloom")], ids=lambda one: one.model_type
+)
 def test_what_the_loop_refuses_is_not_planned_for(refused):
     with pytest.raises(ValueError, match=f"cannot run '{refused.model_type}' exactly"):
         shape_of(build_refused(refused), "refused")

@@ -15,7 +15,7 @@ from ..bench.roofline_forward import run_forward_sweep
 from ..target.support import context_limit
 from .forward_cost import ForwardCost, Lanes
 from .hardware import Hardware
-from .model_shape import shape_of
+from .model_config import shape_of
 
 NODES, CONTEXTS = (1, 8, 16, 32, 64), (256, 2048)
 #: a prediction may be off by so much

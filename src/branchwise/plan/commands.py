@@ -18,7 +18,7 @@ from .fleet import FleetSettings, simulate
 from .forward_cost import ForwardCost
 from .hardware import Hardware, read_hardware
 from .measure import measure_hardware
-from .model_shape import read_shape
+from .model_config import read_shape
 from .report import LEFT_OUT, batch_lines, batch_record, fleet_lines, fleet_record
 from .step_cost import StepModel
 from .trace import Lengths, parse_trace

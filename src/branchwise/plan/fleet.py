@@ -33,14 +33,12 @@ class FleetSettings:
         replicas: engines.
         max_lanes: requests per engine that run or are read at once.
         budget: nodes per tree, or "auto" for the shared budget.
-        step_nodes: nodes of a step in all, for the shared budget.
         seed: of the dice that accept nodes.
     """
 
     replicas: int = 1
     max_lanes: int = 64
     budget: int | str = "auto"
-    step_nodes: int = 512
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -119,8 +117,9 @@ class Replica:
         self.number = number
         self.clock = SimulatedClock()
         self.target = SimulatedTarget(model, self.clock)
-        largest = model.acceptance.largest
-        shared = SharedBudget(largest, max(settings.step_nodes, settings.max_lanes))
+        shared = SharedBudget()
+        if shared.largest > model.acceptance.largest:
+            shared = SharedBudget(model.acceptance.largest)
         self.engine = Engine(
             self.target,
             drafter=SimulatedDrafter(model, self.clock),
