@@ -62,8 +62,9 @@ def test_what_a_plan_says_where_trees_never_stop_paying():
 
 
 def test_a_model_that_drafts_costs_its_forwards():
+    fast = replace(SLOW, bytes_per_second=1e9, kernel_seconds={"eager": 1e-3})
     free = Planner(steps(), 1).plan(1)
-    drafted = Planner(steps(drafter=cost(hardware=replace(SLOW, bytes_per_second=1e9))), 1)
+    drafted = Planner(steps(drafter=cost(hardware=fast)), 1)
     plan = drafted.plan(1)
     levels = HALVES.level_widths(plan.budget)
     one = drafted.model.drafter.seconds([]).total

@@ -15,17 +15,18 @@ from branchwise.plan.fleet import FleetRun, FleetSettings, Replica, pool_tokens,
 from branchwise.plan.forward_cost import Lanes
 from branchwise.plan.report import fleet_record, quantiles
 from branchwise.plan.trace import Arrival, Lengths, parse_trace, poisson, read_trace
-from plan_rig import HALVES, SLOW, TICKING, steps
+from plan_rig import HALVES, ONE_LAYER, SLOW, TICKING, steps
 
 pytestmark = pytest.mark.core
 
 PLAIN = FleetSettings(max_lanes=8, budget=1)
-#: a forward of any size takes a millisecond and a millisecond per row
+#: a forward takes a millisecond and a millisecond per row, attention next to nothing
+HEAVY = replace(ONE_LAYER, matrix_parameters=1_000_000)
 WORKING = replace(
     SLOW,
     memory_bytes=1e9,
     bytes_per_second=1e15,
-    operations_per_second={"bfloat16": 240e3},
+    operations_per_second={"bfloat16": 2e9},
     kernel_seconds={"eager": 1e-3 / 68},
 )
 
@@ -104,10 +105,10 @@ def test_the_shared_budget_follows_the_machine():
     """Where trees are free they are taken; where every node costs its arithmetic they are not."""
     arrivals = [Arrival(0.0, 1, 300)] * 8
     free = simulate(arrivals, steps(), FleetSettings(max_lanes=8))
-    dear = simulate(arrivals, steps(hardware=WORKING), FleetSettings(max_lanes=8))
+    dear = simulate(arrivals, steps(HEAVY, WORKING), FleetSettings(max_lanes=8))
     assert free.drafted / free.steps > 60
     assert dear.drafted / dear.steps < 8
-    plain = simulate(arrivals, steps(hardware=WORKING), FleetSettings(max_lanes=8, budget=1))
+    plain = simulate(arrivals, steps(HEAVY, WORKING), FleetSettings(max_lanes=8, budget=1))
     assert free.ended_at < 0.7 * 300
     assert dear.ended_at < 1.1 * plain.ended_at
 
@@ -122,9 +123,9 @@ def test_prompts_are_read_in_the_engines_own_chunks(monkeypatch):
     def first(run: FleetRun) -> float:
         return next(one.first_token_seconds for one in run.served if one.arrival.output_tokens == 2)
 
-    paced = simulate(arrivals, steps(hardware=WORKING), PLAIN)
+    paced = simulate(arrivals, steps(HEAVY, WORKING), PLAIN)
     monkeypatch.setattr(ChunkPacer, "chunk", lambda self, running: 10_000)
-    at_once = simulate(arrivals, steps(hardware=WORKING), PLAIN)
+    at_once = simulate(arrivals, steps(HEAVY, WORKING), PLAIN)
     assert first(at_once) < 0.9 * first(paced)
     assert slowest(paced) < slowest(at_once)
 

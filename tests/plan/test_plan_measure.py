@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.core
 
 
 @pytest.fixture(scope="module")
-def machine() -> Hardware:
+def machine() -> Iterator[Hardware]:
     """Measured in a moment, and so not well."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("branchwise.bench.limits._READ_BYTES", 2**20)
@@ -30,7 +31,7 @@ def machine() -> Hardware:
         patch.setattr(measure, "_REPEATS", 1)
         patch.setattr(measure, "_DEPTHS", (1, 2))
         patch.setattr(measure, "ROWS", (1, 4))
-        return measure.measure_hardware(torch.device("cpu"), torch.float32)
+        yield measure.measure_hardware(torch.device("cpu"), torch.float32)
 
 
 def test_a_measured_machine_is_whole_and_can_be_kept(machine):
@@ -56,5 +57,5 @@ def test_predictions_stand_beside_measurements(machine):
 
 
 def test_a_check_of_nothing_is_no_check(machine):
-    with pytest.raises(ValueError, match=r"contexts \[9000\] do not fit the 256 positions"):
+    with pytest.raises(ValueError, match=r"contexts \[9000\] do not fit the 256 positions of tiny"):
         check_forwards(tiny_llama(dtype=torch.float32), machine, {"name": "tiny"}, 1, contexts=(9000,))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from ..hub import resolve
 from ..target.support import TESTED_MODEL_TYPES, check_supported, layer_windows
@@ -24,6 +24,8 @@ UNREADABLE = {
     "deepseek_v3": "its latent attention is kept compressed by other engines and expanded here; the two differ by far",
     "falcon": "its number of key/value heads follows rules of its own",
 }
+#: families with as many key/value heads as query heads, whatever else their config says
+_UNGROUPED = frozenset({"gpt2", "gpt_neox", "opt"})
 #: names of the number of experts and of those that a token takes
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _TAKEN = ("num_experts_per_tok", "experts_per_token")
@@ -59,6 +61,7 @@ def shape_of(model: PreTrainedModel, name: str) -> ModelShape:
         planned = ", ".join(sorted(TESTED_MODEL_TYPES - UNREADABLE.keys()))
         raise ValueError(f"model type {kind!r} is not planned for: {why}; there are {planned}")
     heads = config.num_attention_heads
+    kv_heads = None if kind in _UNGROUPED else getattr(config, "num_key_value_heads", None)
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     counts = _count(model)
     experts, taken = _experts(config, counts["experts"])
@@ -68,7 +71,7 @@ def shape_of(model: PreTrainedModel, name: str) -> ModelShape:
         hidden=config.hidden_size,
         vocabulary=config.vocab_size,
         heads=heads,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        kv_heads=kv_heads or heads,
         key_width=width,
         value_width=width,
         windows=tuple(layer_windows(model)),
@@ -92,10 +95,9 @@ def _read_config(name: str) -> Any:
         if not isinstance(record, dict) or "model_type" not in record:
             raise ValueError(f"{name} is no config of transformers: it has no model_type")
         kind = record.pop("model_type")
-        try:
-            return AutoConfig.for_model(kind, **record)
-        except KeyError:
-            raise ValueError(f"{name}: this transformers knows no model type {kind!r}") from None
+        if kind not in CONFIG_MAPPING:
+            raise ValueError(f"{name}: this transformers knows no model type {kind!r}")
+        return AutoConfig.for_model(kind, **record)
     return AutoConfig.from_pretrained(resolve(os.path.expanduser(name)))
 
 
