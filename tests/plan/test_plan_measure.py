@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,8 +27,8 @@ def machine() -> Iterator[Hardware]:
         patch.setattr("branchwise.bench.limits._READ_BYTES", 2**20)
         patch.setattr("branchwise.bench.limits._SIDES", {"cpu": (64,)})
         patch.setattr(roofline, "_ROTATED_BYTES", 2**20)
-        patch.setattr(measure, "_ROTATED_BYTES", 2**20)
-        patch.setattr(measure, "_SIDE", 128)
+        patch.setattr(measure, "_INVENTED", measure._TINY)
+        patch.setattr(measure, "_INVENTED_DEPTH", 1)
         patch.setattr(measure, "_REPEATS", 1)
         patch.setattr(measure, "_DEPTHS", (1, 2))
         patch.setattr(measure, "ROWS", (1, 4))
@@ -59,3 +60,12 @@ def test_predictions_stand_beside_measurements(machine):
 def test_a_check_of_nothing_is_no_check(machine):
     with pytest.raises(ValueError, match=r"contexts \[9000\] do not fit the 256 positions of tiny"):
         check_forwards(tiny_llama(dtype=torch.float32), machine, {"name": "tiny"}, 1, contexts=(9000,))
+
+
+def test_layers_can_be_timed_alone_where_launching_overlaps(machine, monkeypatch):
+    monkeypatch.setattr(measure, "_SIDE", 32)
+    alone = measure._layers_alone(torch.float32, torch.device("cpu"))
+    assert len(alone) == 2 and all(seconds > 0 for seconds in alone)
+    monkeypatch.setattr(measure, "_layers_alone", lambda dtype, device: [2.0, 1.0])
+    points = measure._linear_points(replace(machine, overlaps_launch=True), torch.float32, torch.device("cpu"))
+    assert [point.seconds_per_byte for point in points] == [2.0, 2.0], "more rows never cost less"

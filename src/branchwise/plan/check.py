@@ -1,7 +1,7 @@
 """The cost model against this machine: forwards of a real model, predicted from parts and timed.
 
-Nothing of the prediction comes from a forward of that model: `measure` times linear layers of another size, attention
-of another shape and a tiny model, and the config says the rest.
+Nothing of the prediction comes from a forward of that model: `measure` times attention of another shape and models of
+other sizes, and the config says the rest.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Link:
 
 @dataclass(frozen=True)
 class LinearPoint:
-    """Linear layers with so many rows of input take so long per byte of their weights."""
+    """Linear layers with so many rows of input take so long per byte of their weights, in the midst of a model."""
 
     rows: int
     seconds_per_byte: float

@@ -47,11 +47,14 @@ def batch_lines(planner: Planner, plans: Sequence[BatchPlan], crossover: int | N
 
 
 def _crossover(plans: Sequence[BatchPlan], crossover: int | None) -> str:
+    plain = [plan.batch for plan in plans if plan.budget == 1 and (crossover is None or plan.batch < crossover)]
+    # few rows of a model with experts touch few of them: there every node brings its own
+    not_at = f" They do not pay at {', '.join(map(str, plain))}." if plain else ""
     if crossover is None:
-        return f"Trees still pay at {plans[-1].batch} lanes."
+        return f"Trees still pay at {plans[-1].batch} lanes.{not_at}"
     if crossover == plans[0].batch:
         return f"Trees do not pay from {crossover} lanes on: plain decoding is best."
-    return f"Trees pay below {crossover} lanes; from there on plain decoding is best."
+    return f"Trees pay below {crossover} lanes; from there on plain decoding is best.{not_at}"
 
 
 def _memory(planner: Planner) -> str:
