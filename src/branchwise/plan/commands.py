@@ -11,6 +11,7 @@ import torch
 
 from ..bench.provenance import model_facts, provenance
 from ..hub import load, resolve
+from .acceptance import Acceptance
 from .acceptance_file import read_acceptance
 from .batches import Planner, parse_batches
 from .check import check_forwards
@@ -19,6 +20,7 @@ from .forward_cost import ForwardCost
 from .hardware import Hardware, read_hardware
 from .measure import measure_hardware
 from .model_config import read_shape
+from .model_shape import ModelShape
 from .report import LEFT_OUT, batch_lines, batch_record, fleet_lines, fleet_record
 from .step_cost import StepModel
 from .trace import Lengths, parse_trace
@@ -99,25 +101,49 @@ class ModelOrder:
     devices: int
     with_host: bool
 
-    def step_model(self, hardware: Hardware, dtype: str) -> StepModel:
-        """What steps cost.
+    def read(self) -> ModelParts:
+        """Everything that can be wrong with names and files, before a machine is measured for minutes.
 
         Raises:
             ValueError: a name, a file or a number does not fit; says which.
         """
-        acceptance = read_acceptance(self.acceptance, self.method)
-        shape = read_shape(self.config)
-        target = ForwardCost(shape, hardware, dtype, self.engine, self.devices)
+        acceptance, shape = read_acceptance(self.acceptance, self.method), read_shape(self.config)
         if self.draft == "lookup":
-            return StepModel(target, acceptance, None, self.with_host)
-        if self.draft.startswith("layers:"):
-            count = self.draft.removeprefix("layers:")
-            if not count.isdigit():
-                raise ValueError(f"--draft layers:N needs a number of layers, got {count!r}")
-            drafter = ForwardCost(shape.first_layers(int(count)), hardware, dtype, self.engine, self.devices)
-        else:
-            drafter = ForwardCost(read_shape(self.draft), hardware, dtype, self.engine, self.devices)
-        return StepModel(target, acceptance, drafter, self.with_host)
+            return ModelParts(acceptance, shape, None)
+        if not self.draft.startswith("layers:"):
+            return ModelParts(acceptance, shape, read_shape(self.draft))
+        count = self.draft.removeprefix("layers:")
+        if not count.isdigit():
+            raise ValueError(f"--draft layers:N needs a number of layers, got {count!r}")
+        return ModelParts(acceptance, shape, shape.first_layers(int(count)))
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """What a `ModelOrder` names.
+
+    Attributes:
+        acceptance: of the drafter.
+        shape: of the target.
+        drafter: shape of a model that drafts, or None.
+    """
+
+    acceptance: Acceptance
+    shape: ModelShape
+    drafter: ModelShape | None
+
+    def step_model(self, order: ModelOrder, hardware: Hardware, dtype: str) -> StepModel:
+        """What steps cost on a machine.
+
+        Raises:
+            ValueError: the machine does not fit the order.
+        """
+
+        def cost(shape: ModelShape) -> ForwardCost:
+            return ForwardCost(shape, hardware, dtype, order.engine, order.devices)
+
+        drafter = None if self.drafter is None else cost(self.drafter)
+        return StepModel(cost(self.shape), self.acceptance, drafter, order.with_host)
 
 
 @dataclass(frozen=True)
@@ -147,9 +173,9 @@ def plan_batches(
     Raises:
         ValueError: as for the parts.
     """
-    batches = parse_batches(batch)
+    batches, parts = parse_batches(batch), model.read()
     hardware = machine.read(say)
-    steps = model.step_model(hardware, machine.dtype)
+    steps = parts.step_model(model, hardware, machine.dtype)
     planner = Planner(steps, context, largest)
     plans = [planner.plan(size) for size in batches]
     crossover = planner.crossover(batches)
@@ -168,8 +194,9 @@ def plan_trace(machine: MachineOrder, model: ModelOrder, order: TraceOrder, say:
         ValueError: as for the parts.
     """
     arrivals = parse_trace(order.trace, order.duration, order.lengths, order.settings.seed)
+    parts = model.read()
     hardware = machine.read(say)
-    steps = model.step_model(hardware, machine.dtype)
+    steps = parts.step_model(model, hardware, machine.dtype)
     run = simulate(arrivals, steps, order.settings)
     record = fleet_record(run, model.devices, order.price_per_hour)
     _say_heading(hardware, model, machine.dtype, steps, say)
