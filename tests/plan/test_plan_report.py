@@ -41,7 +41,7 @@ def test_few_rows_of_experts_bring_their_own():
 
 def test_what_fits():
     text = said(LARGE, [1, 512], context=8192)
-    assert "does not fit" in text and "Weights take 16.1 of 72.0 GB" in text and "at most 51 lanes fit" in text
+    assert "does not fit" in text and "Weights take 16.1 of 72.0 GB" in text and "at most 52 lanes fit" in text
     planner = Planner(steps(hardware=replace(SLOW, memory_bytes=200)), 1)
     lines = "\n".join(batch_lines(planner, [planner.plan(1)], None))
     assert "not one lane fits. Use more devices." in lines
