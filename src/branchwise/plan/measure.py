@@ -134,7 +134,7 @@ def _attention_rates(limits: Limits, dtype: torch.dtype, device: torch.device) -
     """Bytes per second of keys and values for one node, operations per second for many."""
     one, many = Shape(12, 4, 64, 1, 4096, dtype), Shape(12, 4, 64, 24, 1024, dtype)
     seconds = {
-        shape: measure_attention(shape, ("auto",), limits, device, 2 * _REPEATS)["ways"]["auto"]["best_ms"] / 1000
+        shape: measure_attention(shape, ("auto",), limits, device, 4 * _REPEATS)["ways"]["auto"]["best_ms"] / 1000
         for shape in (one, many)
     }
     return one.read_bytes / seconds[one], many.operations / seconds[many]
