@@ -191,7 +191,8 @@ class SimulatedRule:
 @lru_cache(maxsize=4096)
 def _cut_tree(parents: tuple[int, ...], gains: tuple[float, ...], budget: int, max_depth: int | None) -> DraftTree:
     number: dict[int, int] = {0: 0}
-    depth, kept_parents, scores = [0], [-1], []
+    depth, kept_parents = [0], [-1]
+    scores: list[float] = []
     for node in range(1, len(parents)):
         depth.append(depth[parents[node]] + 1)
         if len(kept_parents) < budget and (max_depth is None or depth[node] <= max_depth):
