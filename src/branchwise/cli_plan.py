@@ -156,7 +156,7 @@ def _trace(trace: str, options: dict[str, Any]) -> TraceOrder:
         # a file says itself how long its requests are
         _refuse({name: given.get(name) for name in ("prompt_tokens", "output_tokens", "spread")}, "a trace from a file")
     lengths = Lengths(**{name: given[name] for name in ("prompt_tokens", "output_tokens", "spread") if name in given})
-    settings = {name: given[name] for name in ("replicas", "max_lanes", "seed") if name in given}
+    settings: dict[str, Any] = {name: given[name] for name in ("replicas", "max_lanes", "seed") if name in given}
     if "budget" in given:
         settings["budget"] = int(given["budget"]) if given["budget"].isdigit() else given["budget"]
     return TraceOrder(trace, given.get("duration"), lengths, FleetSettings(**settings), price)
