@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from . import cli_compare, cli_roofline, cli_show, cli_train
+from . import cli_compare, cli_plan, cli_roofline, cli_show, cli_train
 from .cli_options import EXIT_FAILED, Debug, Device, Dtype, Model, Threads, load_model
 
 if TYPE_CHECKING:
@@ -360,6 +360,7 @@ bench_app.command()(reports_errors(cli_roofline.attention))
 bench_app.command()(reports_errors(cli_roofline.forward))
 for name, command in cli_train.COMMANDS.items():
     train_app.command(name)(reports_errors(command))
+app.command()(reports_errors(cli_plan.plan))
 
 
 @app.command()
