@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..target.protocol import Target
+from ..target.sharded import is_sharded
 from ..tree import StaticShape
 from .drafter_source import DrafterSource
 from .early_exit import EarlyExitDrafter
@@ -129,6 +130,11 @@ def _model_of(target: Target | PreTrainedModel | None) -> PreTrainedModel:
     model = target if isinstance(target, PreTrainedModel) else getattr(target, "model", None)
     if not isinstance(model, PreTrainedModel):
         raise ValueError(f"a head needs a transformers model as target, got a {type(target).__name__}")
+    if is_sharded(model):
+        raise ValueError(
+            "a head reads the target's embeddings and output layer, which are spread over several processes here; use a "
+            "drafter that needs nothing of the target's weights (auto, mixed, ngram, suffix, model, ...)"
+        )
     return model
 
 

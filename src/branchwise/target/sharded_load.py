@@ -1,0 +1,90 @@
+"""Loading a model whose weights are spread over the processes that torchrun started.
+
+How they are spread is transformers' own plan of the model; this file asks for it, and refuses early what the plan cannot
+split evenly. Knows configs; knows no cache and no tree.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ..hub import load, resolve
+from .support import UnsupportedModel
+
+if TYPE_CHECKING:
+    import torch
+
+_START = "torchrun --nproc-per-node 2 -m branchwise generate --tensor-parallel ..."
+
+
+def rank() -> int:
+    """Which of torchrun's processes this is; 0 also without torchrun."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    """How many processes torchrun started.
+
+    Raises:
+        ValueError: fewer than two.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes < 2:
+        raise ValueError(f"tensor parallelism needs at least 2 processes, there is 1; start them with {_START}")
+    return processes
+
+
+def load_sharded(name_or_path: str, *, dtype: torch.dtype | str | None = None) -> tuple[Any, Any]:
+    """This process's share of a model, and the tokenizer. Every process calls it.
+
+    The process group is made by transformers: gloo on CPUs, nccl on GPUs, each process on the GPU of its local rank.
+
+    Raises:
+        UnsupportedModel: transformers has no plan for it, or its heads do not divide by the number of processes.
+        ValueError: there are fewer than two processes.
+        UnknownModel, ModelNotFetched, TokenizerMissing, OSError: as for `branchwise.hub.load`.
+    """
+    processes = world_size()
+    place = resolve(name_or_path)
+    _check_config(place, processes)
+    model, tokenizer = load(place, dtype=dtype, placement=_plan(processes))
+    _check_plan(model)
+    return model, tokenizer
+
+
+def _check_config(place: str, processes: int) -> None:
+    """Before any weight is read: transformers would fail later, and less clearly."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(place)
+    text = config.get_text_config(decoder=True)
+    heads = {"attention heads": text.num_attention_heads}
+    heads["key-value heads"] = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    for what, count in heads.items():
+        if count % processes:
+            fitting = [n for n in range(2, count + 1) if all(number % n == 0 for number in heads.values())]
+            raise UnsupportedModel(
+                config.model_type,
+                f"its {count} {what} do not divide by {processes} processes",
+                f"start {' or '.join(map(str, fitting))} of them" if fitting else "run it in one process",
+            )
+
+
+def _plan(processes: int) -> dict[str, Any]:
+    """What `from_pretrained` calls it: a config since transformers 5.18 or so, ``tp_plan`` before."""
+    from transformers.distributed import DistributedConfig
+
+    if "tp_size" in DistributedConfig.__dataclass_fields__:
+        return {"distributed_config": DistributedConfig(tp_size=processes)}
+    return {"tp_plan": "auto"}
+
+
+def _check_plan(model: Any) -> None:
+    split = [style for style in (model.tp_plan or {}).values() if style in ("colwise", "rowwise")]
+    if not split:
+        raise UnsupportedModel(
+            model.config.model_type,
+            "transformers has no tensor-parallel plan for it, so every process would hold all of it",
+            "run it in one process",
+        )
