@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -194,10 +195,8 @@ class _Follower:
         own = {lane: self._target.length(lane) for lane in self._target.cache.lanes}
         if own != lengths:
             raise RanksLost(f"this process holds lanes of lengths {own}, process 0 of {lengths}; start all again")
-        try:
+        with suppress(ValueError):  # process 0 gets the same refusal, and says what comes of it
             getattr(self._target, name)(*arguments)
-        except ValueError:
-            pass  # process 0 got the same refusal, and says what comes of it
 
 
 @torch.no_grad()

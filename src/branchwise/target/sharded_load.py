@@ -1,7 +1,7 @@
 """Loading a model whose weights are spread over the processes that torchrun started.
 
-How they are spread is transformers' own plan of the model; this file asks for it, and refuses early what the plan cannot
-split evenly. Knows configs; knows no cache and no tree.
+How they are spread is transformers' own plan of the model; this file asks for it, and refuses early what the plan
+cannot split evenly. Knows configs; knows no cache and no tree.
 """
 
 from __future__ import annotations
