@@ -48,17 +48,24 @@ def load_sharded(name_or_path: str, *, dtype: torch.dtype | str | None = None) -
     processes = world_size()
     place = resolve(name_or_path)
     _check_config(place, processes)
-    model, tokenizer = load(place, dtype=dtype, placement=_plan(processes))
-    _check_plan(model)
-    return model, tokenizer
+    return load(place, dtype=dtype, placement=_placement(processes))
 
 
 def _check_config(place: str, processes: int) -> None:
-    """Before any weight is read: transformers would fail later, and less clearly."""
+    """Before any weight is read: transformers would fail later and less clearly, or not at all."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(place)
     text = config.get_text_config(decoder=True)
+    plan = getattr(text, "base_model_tp_plan", None) or {}
+    if not plan:
+        raise UnsupportedModel(
+            config.model_type,
+            "transformers has no tensor-parallel plan for it, so every process would hold all of it",
+            "run it in one process",
+        )
+    if not any(style == "colwise" and name.endswith("k_proj") for name, style in plan.items()):
+        return  # its attention is not split
     heads = {"attention heads": text.num_attention_heads}
     heads["key-value heads"] = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     for what, count in heads.items():
@@ -71,20 +78,10 @@ def _check_config(place: str, processes: int) -> None:
             )
 
 
-def _plan(processes: int) -> dict[str, Any]:
-    """What `from_pretrained` calls it: a config since transformers 5.18 or so, ``tp_plan`` before."""
+def _placement(processes: int) -> dict[str, Any]:
+    """How `from_pretrained` is asked for its plan: with a config in newer versions of transformers, by name before."""
     from transformers.distributed import DistributedConfig
 
     if "tp_size" in DistributedConfig.__dataclass_fields__:
         return {"distributed_config": DistributedConfig(tp_size=processes)}
     return {"tp_plan": "auto"}
-
-
-def _check_plan(model: Any) -> None:
-    split = [style for style in (model.tp_plan or {}).values() if style in ("colwise", "rowwise")]
-    if not split:
-        raise UnsupportedModel(
-            model.config.model_type,
-            "transformers has no tensor-parallel plan for it, so every process would hold all of it",
-            "run it in one process",
-        )
