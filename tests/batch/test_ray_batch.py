@@ -1,4 +1,4 @@
-"""A batch on a Ray cluster of this machine: the bytes of a local run, also when workers and the whole job are killed."""
+"""A batch on a Ray cluster of this machine: the bytes of a local run, also when workers or the job are killed."""
 
 from __future__ import annotations
 
