@@ -126,7 +126,7 @@ def test_words_of_ray_s_own_tools() -> None:
     options = deployment._bound_deployment._deployment_config
     assert (options.autoscaling_config.min_replicas, options.autoscaling_config.max_replicas) == (2, 5)
     assert options.autoscaling_config.target_ongoing_requests == 7
-    with pytest.raises(ValueError, match="there is no 'lanes' here; there are .*max_lanes"):
+    with pytest.raises(ValueError, match=r"there is no 'lanes' here; there are .*max_lanes"):
         build({"lanes": 3})
 
 
