@@ -209,7 +209,7 @@ def generate(
     order = Order(prompt_ids, sampling, max_new_tokens, stops, seed, grammar, logprobs)
     live = None if as_json or no_stream else LiveText(tokenizer, _write, stops)
     comparison = None
-    options = files | _drafter_options(draft_model, draft_tree, dtype, device, tokenizer)
+    options = files | _drafter_options(draft_model, draft_tree, dtype, str(target.device), tokenizer)
     if head is not None:
         options["head"] = head
     if exit_layer is not None:
@@ -463,7 +463,7 @@ def serve(
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("branchwise").setLevel(logging.INFO)
     target, tokenizer = load_target(model, dtype, device, threads, tensor_parallel)
-    options = _drafter_options(draft_model, None, dtype, device, tokenizer)
+    options = _drafter_options(draft_model, None, dtype, str(target.device), tokenizer)
     if head is not None:
         options["head"] = head
     engine = recipe.engine(target, tokenizer, options)

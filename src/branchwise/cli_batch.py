@@ -159,7 +159,7 @@ def _on(work: Work, loaded: tuple[Any, Any] | None = None) -> Answering:
     from .batch.worker import Worker
 
     def answers(waves: Sequence[Wave]) -> Iterator[Answer]:
-        worker = Worker.load(work) if loaded is None else Worker(work, *loaded, work.recipe.drafter_options())
+        worker = Worker.load(work) if loaded is None else Worker(work, *loaded, work.recipe.drafter_options(loaded[0]))
         for wave in waves:
             yield from worker.answers(wave)
 

@@ -132,5 +132,5 @@ def _line(row: Row, name: str, status: int, body: dict[str, Any]) -> bytes:
         "response": {"status_code": status, "request_id": request, "body": body},
         "error": None,
     }
-    # surrogates that a row's id may hold have no bytes of their own
+    # an id may hold half a character, which has no bytes: it becomes the escape that JSON reads back
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace") + b"\n"

@@ -71,7 +71,7 @@ class Worker:
     def load(cls, work: Work) -> Worker:
         """Loads what the recipe names."""
         target, tokenizer = work.recipe.target()
-        return cls(work, target, tokenizer, work.recipe.drafter_options())
+        return cls(work, target, tokenizer, work.recipe.drafter_options(target))
 
     def answers(self, wave: Wave) -> Iterator[Answer]:
         """The answers of a wave's rows, in order.

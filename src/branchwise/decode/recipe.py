@@ -64,14 +64,14 @@ class EngineRecipe:
 
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        model, tokenizer = self._load(self.model)
+        model, tokenizer = self._load(self.model, self.device)
         return HuggingFaceTarget(model), tokenizer
 
-    def drafter_options(self) -> dict[str, Any]:
-        """What the named drafter takes; loads the draft model."""
+    def drafter_options(self, target: Target) -> dict[str, Any]:
+        """What the named drafter takes; loads the draft model to where the target is."""
         options: dict[str, Any] = {}
         if self.draft_model is not None:
-            model, tokenizer = self._load(self.draft_model)
+            model, tokenizer = self._load(self.draft_model, str(target.device))
             options |= {"draft_model": model, "draft_tokenizer": tokenizer}
         if self.head is not None:
             options["head"] = self.head
@@ -91,7 +91,7 @@ class EngineRecipe:
         }
         return Engine(target, tokenizer, **{**arguments, **others})
 
-    def _load(self, name: str) -> tuple[Any, Any]:
+    def _load(self, name: str, device: str | None) -> tuple[Any, Any]:
         import torch
         from transformers.utils import logging
 
@@ -100,4 +100,4 @@ class EngineRecipe:
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         dtype: torch.dtype | None = None if self.dtype == "auto" else getattr(torch, self.dtype)
-        return load(name, dtype=dtype, device=self.device)
+        return load(name, dtype=dtype, device=device)

@@ -80,7 +80,7 @@ def application(recipe: EngineRecipe, settings: ServerSettings, replicas: Replic
         logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
         logging.getLogger("branchwise").setLevel(logging.INFO)
         target, tokenizer = recipe.target()
-        return create_app(recipe.engine(target, tokenizer, recipe.drafter_options()).start(), settings)
+        return create_app(recipe.engine(target, tokenizer, recipe.drafter_options(target)).start(), settings)
 
     @serve.ingress(build_app)
     class Replica:
