@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 #: the application's name on the cluster
 NAME = "branchwise"
 
-_NUMBERS = {"threads": int, "max_lanes": int, "pool_tokens": int, "queue_limit": int, "prefix_bytes": int}
+_NUMBERS: dict[str, type] = {
+    "threads": int,
+    "max_lanes": int,
+    "pool_tokens": int,
+    "queue_limit": int,
+    "prefix_bytes": int,
+}
 _NUMBERS |= {"open_requests": int, "body_bytes": int, "prompt_tokens": int, "cpus": float, "gpus": float}
 
 
@@ -102,7 +108,8 @@ def application(recipe: EngineRecipe, settings: ServerSettings, replicas: Replic
                 "target_ongoing_requests": recipe.max_lanes,
             }
         }
-    deployed = serve.deployment(Replica).options(
+    deployed: Any = serve.deployment(
+        Replica,
         name=NAME,
         max_ongoing_requests=settings.open_requests,
         ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
@@ -122,7 +129,9 @@ def build(arguments: Mapping[str, Any]) -> Application:
     Raises:
         ValueError: there is no such field, or its value is out of range.
     """
-    given = {name: _NUMBERS[name](value) if name in _NUMBERS else value for name, value in arguments.items()}
+    given: dict[str, Any] = {
+        name: _NUMBERS[name](value) if name in _NUMBERS else value for name, value in arguments.items()
+    }
     replicas = Replicas.parse(str(given.pop("replicas", "1")), given.pop("cpus", 1.0), given.pop("gpus", 0.0))
     own = {name: given.pop(name) for name in _names(EngineRecipe) if name in given}
     if str(own.get("budget", "")).isdigit():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -27,9 +28,9 @@ def connect(address: str | None, init: dict[str, Any] | None = None) -> bool:
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is not None:
-        ray.init(address=address, log_to_driver=False, logging_level="warning")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         return False
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level="warning", **(init or {}))
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING, **(init or {}))
     return True
 
 

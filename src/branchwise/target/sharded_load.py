@@ -64,6 +64,12 @@ def _check_config(place: str, processes: int) -> None:
             "transformers has no tensor-parallel plan for it, so every process would hold all of it",
             "run it in one process",
         )
+    if not _takes_config() and text.vocab_size % processes:
+        raise UnsupportedModel(
+            config.model_type,
+            f"its {text.vocab_size} tokens do not divide by {processes} processes, as this version of transformers wants",
+            "update transformers",
+        )
     if not any(style == "colwise" and name.endswith("k_proj") for name, style in plan.items()):
         return  # its attention is not split
     heads = {"attention heads": text.num_attention_heads}
@@ -79,9 +85,14 @@ def _check_config(place: str, processes: int) -> None:
 
 
 def _placement(processes: int) -> dict[str, Any]:
-    """How `from_pretrained` is asked for its plan: with a config in newer versions of transformers, by name before."""
+    """How `from_pretrained` is asked for its plan."""
     from transformers.distributed import DistributedConfig
 
-    if "tp_size" in DistributedConfig.__dataclass_fields__:
-        return {"distributed_config": DistributedConfig(tp_size=processes)}
-    return {"tp_plan": "auto"}
+    return {"distributed_config": DistributedConfig(tp_size=processes)} if _takes_config() else {"tp_plan": "auto"}
+
+
+def _takes_config() -> bool:
+    """Whether the plan is asked for with a config, as in newer versions of transformers, or by name."""
+    from transformers.distributed import DistributedConfig
+
+    return "tp_size" in DistributedConfig.__dataclass_fields__
