@@ -26,14 +26,11 @@ if TYPE_CHECKING:
 #: the application's name on the cluster
 NAME = "branchwise"
 
-_NUMBERS: dict[str, type] = {
-    "threads": int,
-    "max_lanes": int,
-    "pool_tokens": int,
-    "queue_limit": int,
-    "prefix_bytes": int,
-}
-_NUMBERS |= {"open_requests": int, "body_bytes": int, "prompt_tokens": int, "cpus": float, "gpus": float}
+_COUNTS = (
+    *("threads", "max_lanes", "pool_tokens", "queue_limit", "prefix_bytes"),
+    *("open_requests", "body_bytes", "prompt_tokens"),
+)
+_SHARES = ("cpus", "gpus")
 
 
 @dataclass(frozen=True)
@@ -129,9 +126,7 @@ def build(arguments: Mapping[str, Any]) -> Application:
     Raises:
         ValueError: there is no such field, or its value is out of range.
     """
-    given: dict[str, Any] = {
-        name: _NUMBERS[name](value) if name in _NUMBERS else value for name, value in arguments.items()
-    }
+    given = {name: _number(name, value) for name, value in arguments.items()}
     replicas = Replicas.parse(str(given.pop("replicas", "1")), given.pop("cpus", 1.0), given.pop("gpus", 0.0))
     own = {name: given.pop(name) for name in _names(EngineRecipe) if name in given}
     if str(own.get("budget", "")).isdigit():
@@ -143,6 +138,13 @@ def build(arguments: Mapping[str, Any]) -> Application:
         known = sorted({*_names(EngineRecipe), *_names(ServerSettings), "replicas", "cpus", "gpus", "served_name"})
         raise ValueError(f"there is no {unknown[0]!r} here; there are {', '.join(known)}")
     return application(recipe, ServerSettings(**given), replicas)
+
+
+def _number(name: str, value: Any) -> Any:
+    """A word as the number it stands for, where the field is one."""
+    if name in _COUNTS:
+        return int(value)
+    return float(value) if name in _SHARES else value
 
 
 def _names(kind: type) -> list[str]:

@@ -67,7 +67,7 @@ def _check_config(place: str, processes: int) -> None:
     if not _takes_config() and text.vocab_size % processes:
         raise UnsupportedModel(
             config.model_type,
-            f"its {text.vocab_size} tokens do not divide by {processes} processes, as this version of transformers wants",
+            f"its {text.vocab_size} tokens do not divide by {processes} processes, as this transformers needs",
             "update transformers",
         )
     if not any(style == "colwise" and name.endswith("k_proj") for name, style in plan.items()):
