@@ -16,7 +16,7 @@ from branchwise.verify.law import Sampler
 from tiny_folder import character_tokenizer
 from zoo import SUPPORTED, build
 
-LONGEST = 16
+LONGEST = 10
 #: long enough for their beginning to be kept and copied
 SHARED = [(5 * i) % 31 + 1 for i in range(40)]
 PROMPTS = ((5,), (7, 3, 11, 3, 7, 3, 11, 19, 23), (*SHARED, 9), (*SHARED, 4, 8), tuple(range(1, 31)))
