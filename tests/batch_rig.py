@@ -41,7 +41,7 @@ def rows(count: int, seed: int = 0) -> list[Any]:
         elif kind == 5:
             made.append({"prompt": text, "maximum": 3})
         elif kind == 6:
-            made.append({"prompt": text * 200})
+            made.append({"prompt": text * 400})
         else:
             made.append("no JSON at all")
     return made
