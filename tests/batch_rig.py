@@ -16,7 +16,7 @@ from branchwise.batch.worker import Work, Worker
 from branchwise.decode.recipe import EngineRecipe
 
 WAVE_ROWS = 6
-WORDS = ["abcabcabd", "bcd", "abc", "dab", "cabba.", "Name", "a", "river!", "0123456789"]
+WORDS = ["abcabcabd", "bcd", "abc", "dab", "cabba.", "Hide", "a", "river!", "0123456789"]
 
 
 def rows(count: int, seed: int = 0) -> list[Any]:

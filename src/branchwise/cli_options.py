@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def load_target(
         follow(loaded)
         raise typer.Exit
     target = ShardedTarget(loaded)
-    click.get_current_context().call_on_close(target.close)
+    atexit.register(target.close)
     return target, tokenizer
 
 
