@@ -83,7 +83,7 @@ class Worker:
         rows = [parse_row(line, number, work.defaults) for number, line in work.source.lines(wave)]
         clock = CountingClock()
         options = dict(self.drafter_options)
-        if "draft_model" in options and work.recipe.drafter in ("auto", "mixed"):
+        if options and work.recipe.drafter in ("auto", "mixed"):
             options["ask"] = AskRule(clock)  # it decides by seconds, too
         budget: Any = work.recipe.budget
         if budget == "auto":
