@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,10 @@ pytestmark = pytest.mark.core
 FAMILIES = ("llama", "qwen2", "phi3", "gemma2")
 #: a busy machine may take its time to import torch twice
 PATIENCE_SECONDS = 300
+
+needs_accelerate = pytest.mark.skipif(
+    find_spec("accelerate") is None, reason="transformers loads with a plan only where accelerate is installed"
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +55,7 @@ def torchrun(*arguments: object) -> subprocess.CompletedProcess:
     )
 
 
+@needs_accelerate
 def test_two_processes_give_the_output_of_one(folders: list[Path]) -> None:
     ran = torchrun(Path(__file__).with_name("two_ranks.py"), *folders)
     assert ran.returncode == 0, ran.stderr[-4000:]
@@ -68,6 +74,7 @@ def test_two_processes_give_the_output_of_one(folders: list[Path]) -> None:
         assert both == expected, folder.name
 
 
+@needs_accelerate
 def test_the_command_generates_in_two_processes(folders: list[Path]) -> None:
     options = ["--model", folders[0], "--dtype", "float64", "--max-new-tokens", 12, "--threads", 1, "--json"]
     ran = torchrun("-m", "branchwise", "generate", "hellohello", *options, "--tensor-parallel")

@@ -64,16 +64,10 @@ def _check_config(place: str, processes: int) -> None:
             "transformers has no tensor-parallel plan for it, so every process would hold all of it",
             "run it in one process",
         )
-    if not _takes_config() and text.vocab_size % processes:
-        raise UnsupportedModel(
-            config.model_type,
-            f"its {text.vocab_size} tokens do not divide by {processes} processes, as this transformers needs",
-            "update transformers",
-        )
-    if not any(style == "colwise" and name.endswith("k_proj") for name, style in plan.items()):
-        return  # its attention is not split
-    heads = {"attention heads": text.num_attention_heads}
-    heads["key-value heads"] = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    heads = {}
+    if any(style == "colwise" and name.endswith("k_proj") for name, style in plan.items()):
+        heads["attention heads"] = text.num_attention_heads
+        heads["key-value heads"] = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     for what, count in heads.items():
         if count % processes:
             fitting = [n for n in range(2, count + 1) if all(number % n == 0 for number in heads.values())]
@@ -82,6 +76,12 @@ def _check_config(place: str, processes: int) -> None:
                 f"its {count} {what} do not divide by {processes} processes",
                 f"start {' or '.join(map(str, fitting))} of them" if fitting else "run it in one process",
             )
+    if not _takes_config() and text.vocab_size % processes:
+        raise UnsupportedModel(
+            config.model_type,
+            f"its {text.vocab_size} tokens do not divide by {processes} processes, as this transformers needs",
+            "update transformers",
+        )
 
 
 def _placement(processes: int) -> dict[str, Any]:
