@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from . import cli_compare, cli_plan, cli_roofline, cli_show, cli_train
-from .cli_options import EXIT_FAILED, Debug, Device, Dtype, Model, Threads, load_model
-from . import cli_batch, cli_roofline, cli_train
+from . import cli_batch, cli_compare, cli_plan, cli_roofline, cli_show, cli_train
 from .cli_options import (
     EXIT_FAILED,
     Debug,
