@@ -66,6 +66,7 @@ def test_layers_can_be_timed_alone_where_launching_overlaps(machine, monkeypatch
     monkeypatch.setattr(measure, "_SIDE", 32)
     alone = measure._layers_alone(torch.float32, torch.device("cpu"))
     assert len(alone) == 2 and all(seconds > 0 for seconds in alone)
+    # a hiccup at few rows does not raise what more rows cost
     monkeypatch.setattr(measure, "_layers_alone", lambda dtype, device: [2.0, 1.0])
     points = measure._linear_points(replace(machine, overlaps_launch=True), torch.float32, torch.device("cpu"))
-    assert [point.seconds_per_byte for point in points] == [2.0, 2.0], "more rows never cost less"
+    assert [point.seconds_per_byte for point in points] == [1.0, 1.0]

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -91,13 +92,11 @@ def measure_hardware(
 
 def _linear_points(hardware: Hardware, dtype: torch.dtype, device: torch.device) -> tuple[LinearPoint, ...]:
     seconds = _layers_alone(dtype, device) if hardware.overlaps_launch else _layers_in_place(hardware, dtype, device)
-    # reading them takes what it takes, and more rows never cost less: what a measurement says against that is noise
-    slowest = 1 / hardware.bytes_per_second
-    points = []
-    for rows, per_byte in zip(ROWS, seconds, strict=True):
-        slowest = max(slowest, per_byte)
-        points.append(LinearPoint(rows, slowest))
-    return tuple(points)
+    # fewer rows never cost more, and a hiccup of the machine only adds; but reading takes what it takes
+    least = accumulate(reversed(seconds), min)
+    floor = 1 / hardware.bytes_per_second
+    points = [LinearPoint(rows, max(floor, per_byte)) for rows, per_byte in zip(reversed(ROWS), least, strict=True)]
+    return tuple(reversed(points))
 
 
 def _layers_in_place(hardware: Hardware, dtype: torch.dtype, device: torch.device) -> list[float]:
@@ -109,7 +108,7 @@ def _layers_in_place(hardware: Hardware, dtype: torch.dtype, device: torch.devic
     target = HuggingFaceTarget(model)
     lane = fill(target, _CONTEXT)
     return [
-        (_forward_seconds(target, lane, rows, _REPEATS) - cost.seconds([Lanes(rows, _CONTEXT)]).total) / read
+        (_forward_seconds(target, lane, rows, 2 * _REPEATS) - cost.seconds([Lanes(rows, _CONTEXT)]).total) / read
         for rows in ROWS
     ]
 
