@@ -36,23 +36,35 @@ def model_and_tokenizer() -> tuple[Any, Any]:
 class SlowTarget(HuggingFaceTarget):
     """Every forward over trees takes a while, so that something can happen in the middle of a text."""
 
+    def __init__(self, model: Any, seconds: float = 0.02) -> None:
+        super().__init__(model)
+        self._forward_seconds = seconds
+
     def forward(self, trees, feature_layers=()):
-        time.sleep(0.02)
+        time.sleep(self._forward_seconds)
         return super().forward(trees, feature_layers)
 
 
 @contextlib.contextmanager
 def serving(
-    slow: bool = False, engine: dict | None = None, send_buffer: int | None = None, **settings: Any
+    slow: bool | float = False, engine: dict | None = None, send_buffer: int | None = None, **settings: Any
 ) -> Iterator[Server]:
-    """A server that is up; it has ended afterwards, and its engine has no lanes left."""
+    """A server that is up; it has ended afterwards, and its engine has no lanes left.
+
+    Args:
+        slow: forwards take 0.02 s, or so many seconds.
+        engine: options of the engine.
+        send_buffer: bytes of the socket's.
+        settings: of the server.
+    """
     model, tokenizer = model_and_tokenizer()
     options = {"drafter": "none", "budget": 1} if slow else {"budget": 8}
     listening = socket.socket()
     if send_buffer is not None:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     listening.bind(("127.0.0.1", 0))
-    own = Engine(SlowTarget(model) if slow else model, tokenizer, **{**options, **(engine or {})})
+    target = model if slow is False else SlowTarget(model) if slow is True else SlowTarget(model, slow)
+    own = Engine(target, tokenizer, **{**options, **(engine or {})})
     server = Server(own, ServerSettings(NAME, **{"grace_seconds": 1.0, **settings}), port=0)
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()

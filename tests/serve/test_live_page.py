@@ -271,7 +271,7 @@ def test_a_wrong_setting_is_named_by_the_server_beside_the_field(chromium, serve
 
 
 def test_stopping_cancels_on_the_server(chromium):  # noqa: F811
-    with page_on(chromium, 200, slow=True) as (page, server):
+    with page_on(chromium, 200, slow=0.1) as (page, server):
         page.ask()
         page.wait(lambda: page.all(".token"))
         page.click("#stop")
@@ -287,7 +287,7 @@ def test_stopping_cancels_on_the_server(chromium):  # noqa: F811
 
 
 def test_a_lost_connection_and_a_server_that_is_gone(chromium):  # noqa: F811
-    with page_on(chromium, 200, slow=True) as (page, server):
+    with page_on(chromium, 200, slow=0.1) as (page, server):
         page.ask()
         page.wait(lambda: page.all(".token"))
         listening = server.servers[0]
@@ -302,7 +302,7 @@ def test_a_lost_connection_and_a_server_that_is_gone(chromium):  # noqa: F811
 
 
 def test_a_server_that_ends_says_so(chromium):  # noqa: F811
-    with page_on(chromium, 200, slow=True, grace_seconds=0.1) as (page, server):
+    with page_on(chromium, 200, slow=0.1, grace_seconds=0.1) as (page, server):
         page.ask()
         page.wait(lambda: page.all(".token"))
         server.should_exit = True
@@ -323,7 +323,7 @@ def test_a_full_context_offers_a_new_chat(page):
 
 
 def test_a_server_that_is_busy(chromium):  # noqa: F811
-    with page_on(chromium, 5, slow=True, open_requests=1) as (page, server):
+    with page_on(chromium, 5, slow=0.1, open_requests=1) as (page, server):
         other = RawClient(server)
         other.post("/v1/completions", {"prompt": "hello", "max_tokens": 200, "stream": True})
         other.read_until(b"data: ")

@@ -22,6 +22,10 @@ PICTURES = os.environ.get("BRANCHWISE_PICTURES")
 
 
 def take_pictures(page: Page, folder: Path) -> None:
+    while len(page.all("#tree .bw-rejected")) < 4 or not page.all("#tree .bw-accepted"):
+        assert page.text("#step-title")[:7] != "Step 1 ", "no step has a tree to show"
+        page.press(Keys.ARROW_LEFT)
+    page.driver.execute_script("document.activeElement.blur()")
     for width, height in ((1280, 800), (390, 844)):
         for scheme in ("light", "dark"):
             page.resize(width, height)
@@ -35,7 +39,7 @@ def take_pictures(page: Page, folder: Path) -> None:
 def test_a_conversation_with_the_default_model(chromium, tmp_path):  # noqa: F811
     url, log = f"http://127.0.0.1:{(port := free_port())}", tmp_path / "log"
     # a budget of its own: on a busy machine "auto" may find that trees do not pay
-    with running(["serve", "--port", str(port), "--dtype", "float32", "--budget", "9"], log) as process:
+    with running(["serve", "--port", str(port), "--dtype", "float32", "--budget", "13"], log) as process:
         wait_until_up(process, url, log)
         page = Page(chromium, url, 96)
         page.driver.execute_script("document.querySelector('#mode input[value=both]').click()")
