@@ -21,7 +21,6 @@ def figures(name: str, budget: int, steps_taken: int, forward: float, draft: flo
         tokens=128,
         steps=steps_taken,
         nodes=steps_taken * budget,
-        accepted=128 - steps_taken,
         inner_stops=steps_taken // 2 if name != "plain" else 0,
         over_bound=0,
         off_path=0,
@@ -106,7 +105,6 @@ STEPS = steps.Steps(verified=(steps.Verified(2, 4, 1), steps.Verified(8, 8, 1)),
 BOUND = bound.Bound(
     right={1: bound.Right(2, 1.9, 1.7), 4: bound.Right(5, 4.5, 3.6)},
     wrong_tokens_per_step=1.0,
-    wrong_depth=4,
     by_width={1: {1: 1.3, 4: 1.6}, 3: {1: 1.5, 4: 1.9}},
     tokens=40,
 )

@@ -105,7 +105,6 @@ def test_forwards_and_steps_are_counted(subject: Subject, runs: Runs) -> None:
     assert runs.plain.steps == runs.plain.tokens == 24
     for figures in runs.all:
         assert figures.tokens == 24
-        assert figures.accepted + figures.steps >= figures.tokens  # the last run may be cut
         assert figures.equal_prompts == 1  # float64: token for token
         assert figures.over_bound == figures.off_path == 0
 

@@ -37,15 +37,13 @@ class Bound:
 
     Attributes:
         right: chains that are always right, by depth.
-        wrong_tokens_per_step: trees that are always wrong, of ``wrong_depth``.
-        wrong_depth: deepest of them.
+        wrong_tokens_per_step: trees that are always wrong.
         by_width: tokens per step of a real drafter, by width and then by depth.
         tokens: emitted per run.
     """
 
     right: Mapping[int, Right]
     wrong_tokens_per_step: float
-    wrong_depth: int
     by_width: Mapping[int, Mapping[int, float]]
     tokens: int
 
@@ -68,8 +66,7 @@ def measure(subject: Subject, runs: Runs, progress: Callable[[str], None]) -> Bo
             drafter = make_drafter("static", shape=ladder(width, depth))
             by_width[width][depth] = subject.run(drafter, 1 + width * depth, tokens).tokens_per_step
         progress(f"a drafter of width {width}, by depth")
-    deepest = max(record.draft.tree.height for record in wrong.records)
-    return Bound(right, wrong.tokens_per_step, deepest, by_width, tokens)
+    return Bound(right, wrong.tokens_per_step, by_width, tokens)
 
 
 def ladder(width: int, depth: int) -> StaticShape:

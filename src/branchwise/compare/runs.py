@@ -49,7 +49,6 @@ class Figures:
         tokens: emitted.
         steps: forwards after prefill.
         nodes: over all steps, roots included.
-        accepted: drafted nodes that were kept.
         inner_stops: steps whose walk ended at a node that has children.
         over_bound: steps that emitted more tokens than depth + 1.
         off_path: steps whose accepted nodes are no path from the root down.
@@ -62,7 +61,6 @@ class Figures:
     tokens: int
     steps: int
     nodes: int
-    accepted: int
     inner_stops: int
     over_bound: int
     off_path: int
@@ -79,7 +77,6 @@ class Figures:
             tokens=sum(len(run.tokens) for run in runs),
             steps=len(records),
             nodes=sum(len(record.draft.tree) for record in records),
-            accepted=sum(run.accepted_drafts for run in runs),
             inner_stops=sum(bool(record.draft.tree.children(record.verdict.path[-1])) for record in records),
             over_bound=sum(len(record.tokens) > record.draft.tree.height + 1 for record in records),
             off_path=sum(record.verdict.path != record.draft.tree.path(record.verdict.path[-1]) for record in records),
