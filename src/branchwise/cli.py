@@ -16,8 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from . import cli_roofline, cli_show, cli_train
-from .cli_options import EXIT_FAILED, Debug, Device, Dtype, Model, Threads, load_model
+from . import cli_batch, cli_compare, cli_plan, cli_roofline, cli_show, cli_train
+from .cli_options import (
+    EXIT_FAILED,
+    Debug,
+    Device,
+    Dtype,
+    Model,
+    TensorParallel,
+    Threads,
+    is_follower,
+    load_model,
+    load_target,
+)
 
 if TYPE_CHECKING:
     from .bench.compare import Comparison
@@ -149,6 +160,7 @@ def generate(
     dtype: Dtype = "auto",
     device: Device = None,
     threads: Threads = None,
+    tensor_parallel: TensorParallel = False,
     compare: Annotated[bool, typer.Option("--compare", help="Also decode plainly: how much faster? the same?")] = False,
     show_tree: Annotated[bool, typer.Option("--show-tree", help="Draw each step's tree on stderr.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
@@ -160,6 +172,8 @@ def generate(
     The text goes to stdout, statistics to stderr. Sampling defaults of the checkpoint are not used: what is not asked
     for here is off.
     """
+    if is_follower(tensor_parallel):
+        load_target(model, dtype, device, threads, tensor_parallel)
     text = _read_prompt(prompt, file)
     from .bench.sampling import Sampling
 
@@ -188,16 +202,14 @@ def generate(
     from .draft import make_drafter
     from .show import LiveText
     from .show.generation import generation_record
-    from .target import HuggingFaceTarget
     from .verify.registry import RULES
 
-    loaded, tokenizer = load_model(model, dtype, device, threads)
+    target, tokenizer = load_target(model, dtype, device, threads, tensor_parallel)
     prompt_ids = encode_prompt(tokenizer, text, chat=chat, system=system)
     order = Order(prompt_ids, sampling, max_new_tokens, stops, seed, grammar, logprobs)
     live = None if as_json or no_stream else LiveText(tokenizer, _write, stops)
     comparison = None
-    target = HuggingFaceTarget(loaded)
-    options = files | _drafter_options(draft_model, draft_tree, dtype, device, tokenizer)
+    options = files | _drafter_options(draft_model, draft_tree, dtype, str(target.device), tokenizer)
     if head is not None:
         options["head"] = head
     if exit_layer is not None:
@@ -355,10 +367,13 @@ def bench(
         raise typer.Exit(EXIT_FAILED)
 
 
+app.command("compare")(reports_errors(cli_compare.compare))
 bench_app.command()(reports_errors(cli_roofline.attention))
 bench_app.command()(reports_errors(cli_roofline.forward))
 for name, command in cli_train.COMMANDS.items():
     train_app.command(name)(reports_errors(command))
+app.command()(reports_errors(cli_plan.plan))
+app.command()(reports_errors(cli_batch.batch))
 
 
 @app.command()
@@ -391,13 +406,23 @@ def serve(
     dtype: Dtype = "auto",
     device: Device = None,
     threads: Threads = None,
+    tensor_parallel: TensorParallel = False,
+    ray: cli_batch.Ray = False,
+    replicas: Annotated[str, typer.Option(help="With --ray: MIN:MAX replicas, as many as there is work for.")] = "1",
+    address: cli_batch.Address = None,
+    replica_cpus: cli_batch.ReplicaCpus = 1.0,
+    replica_gpus: cli_batch.ReplicaGpus = 0.0,
     debug: Debug = False,
 ) -> None:
     """Serve a model over HTTP, as OpenAI's API does. Ends on Ctrl-C or SIGTERM, running requests first.
 
-    The log on stderr has one JSON object per line and no text of prompts or outputs.
+    The log on stderr has one JSON object per line and no text of prompts or outputs. With --ray replicas of the server
+    run on a Ray cluster behind one address.
     """
+    if is_follower(tensor_parallel):
+        load_target(model, dtype, device, threads, tensor_parallel)
     _check_choices(drafter, budget, draft_model, None, head)
+    cli_batch.check_cluster_options(ray, tensor_parallel, replicas != "1", address, replica_cpus, replica_gpus)
     try:
         from .serve.run import Server
     except ImportError as error:
@@ -405,7 +430,7 @@ def serve(
         raise ImportError(f"{missing} is missing; the server needs: pip install 'branchwise[serve]'") from None
     import logging
 
-    from .decode import Engine
+    from .decode.recipe import EngineRecipe
     from .serve.settings import ServerSettings
 
     settings = ServerSettings(
@@ -417,17 +442,14 @@ def serve(
         grace_seconds=grace_seconds,
         log_prompts=log_prompts,
     )
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("branchwise").setLevel(logging.INFO)
-    loaded, tokenizer = load_model(model, dtype, device, threads)
-    options = _drafter_options(draft_model, None, dtype, device, tokenizer)
-    if head is not None:
-        options["head"] = head
-    engine = Engine(
-        loaded,
-        tokenizer,
+    recipe = EngineRecipe(
+        model=os.path.expanduser(model),
+        dtype=dtype,
+        device=device,
+        threads=threads,
         drafter=drafter,
-        drafter_options=options,
+        draft_model=draft_model,
+        head=head,
         rule=rule,
         budget=_number_or_auto(budget),
         max_lanes=max_lanes,
@@ -435,6 +457,21 @@ def serve(
         queue_limit=queue,
         prefix_bytes=prefix_megabytes * 2**20,
     )
+    if ray:
+        from .serve.cluster import ClusterServer, Replicas, application
+
+        shape = Replicas.parse(replicas, replica_cpus, replica_gpus)
+        cluster = ClusterServer(application(recipe, settings, shape), host, port, address)
+        typer.echo(f"branchwise: {settings.model_name} on http://{host}:{port}, {replicas} replicas", err=True)
+        cluster.run()
+        return
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("branchwise").setLevel(logging.INFO)
+    target, tokenizer = load_target(model, dtype, device, threads, tensor_parallel)
+    options = _drafter_options(draft_model, None, dtype, str(target.device), tokenizer)
+    if head is not None:
+        options["head"] = head
+    engine = recipe.engine(target, tokenizer, options)
     typer.echo(f"branchwise: {settings.model_name} on http://{host}:{port}", err=True)
     Server(engine, settings, host, port).run()
 

@@ -13,7 +13,7 @@ import torch
 
 from ..decode import Generation, Speculator
 from ..draft import Drafter
-from ..target.huggingface import HuggingFaceTarget
+from ..target.protocol import Target
 from ..verify.grammar import Grammar
 from .agreement import Divergence, explain_difference, first_difference
 from .sampling import Sampling
@@ -124,7 +124,7 @@ class Comparison:
 
 def compare(
     order: Order,
-    target: HuggingFaceTarget,
+    target: Target,
     tokenizer: Any,
     drafter: Callable[[], Drafter],
     rule: str,

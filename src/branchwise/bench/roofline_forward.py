@@ -122,7 +122,11 @@ def _measure(
         "limit_ms": round(1000 * least, 6),
         "limited_by": "reading" if least == read / limits.bytes_per_second else "arithmetic",
         "ways": {
-            backend: {"ms": round(1000 * median(times), 4), "x_limit": round(median(times) / least, 3)}
+            backend: {
+                "ms": round(1000 * median(times), 4),
+                "best_ms": round(1000 * min(times), 4),
+                "x_limit": round(median(times) / least, 3),
+            }
             for backend, times in seconds.items()
         },
     }

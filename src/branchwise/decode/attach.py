@@ -12,6 +12,7 @@ from ..draft.protocol import Drafter
 from ..draft.registry import check_drafter_name, make_drafter
 from ..target.huggingface import HuggingFaceTarget
 from ..target.protocol import Target
+from ..target.sharded import is_sharded
 
 
 def as_target(model: Any) -> Target:
@@ -19,9 +20,15 @@ def as_target(model: Any) -> Target:
 
     Raises:
         UnsupportedModel: the model cannot be kept exact.
+        ValueError: its weights are spread over processes, which one process alone cannot run.
         TypeError: it is neither a transformers model nor a target; says what to give instead.
     """
     if isinstance(model, PreTrainedModel):
+        if is_sharded(model):
+            raise ValueError(
+                "the model's weights are spread over several processes: on process 0 wrap it in "
+                "branchwise.target.ShardedTarget, on the others call branchwise.target.follow(model)"
+            )
         return HuggingFaceTarget(model)
     if isinstance(model, torch.nn.Module):
         inner = "its .merge_and_unload()" if hasattr(model, "merge_and_unload") else "the model inside it"

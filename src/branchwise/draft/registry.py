@@ -10,7 +10,9 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..target.protocol import Target
+from ..target.sharded import is_sharded
 from ..tree import StaticShape
+from .asking import AskRule
 from .drafter_source import DrafterSource
 from .early_exit import EarlyExitDrafter
 from .mixed import MixedDrafter
@@ -42,9 +44,13 @@ def _mixed(
     draft_model: Any = None,
     head: str | None = None,
     target: Target | PreTrainedModel | None = None,
+    ask: AskRule | None = None,
     **options: Any,
 ) -> MixedDrafter:
-    """N-grams, recycling and, where given, a trained head and a small model, whose trees are of the kind ``tree``."""
+    """N-grams, recycling and, where given, a trained head and a small model, whose trees are of the kind ``tree``.
+
+    ``ask`` decides when those two are asked.
+    """
     sources: list[CandidateSource] = [NgramSource(), RecyclingSource()]
     if head is not None:
         from .head import head_drafter
@@ -54,7 +60,9 @@ def _mixed(
         sources.append(DrafterSource(small_model_drafter(draft_model, tree=tree or "dynamic", **options)))
     elif options:
         raise ValueError(f"{sorted(options)} are options of a draft model, but there is none: give draft_model=...")
-    return MixedDrafter(sources, width=_width(tree or "best_first", any_model=draft_model is not None))
+    if ask is not None and draft_model is None and head is None:
+        raise ValueError("ask decides when a draft model or a head is asked, but there is neither")
+    return MixedDrafter(sources, width=_width(tree or "best_first", any_model=draft_model is not None), ask=ask)
 
 
 def _width(tree: str, any_model: bool = False) -> int | None:
@@ -129,6 +137,11 @@ def _model_of(target: Target | PreTrainedModel | None) -> PreTrainedModel:
     model = target if isinstance(target, PreTrainedModel) else getattr(target, "model", None)
     if not isinstance(model, PreTrainedModel):
         raise ValueError(f"a head needs a transformers model as target, got a {type(target).__name__}")
+    if is_sharded(model):
+        raise ValueError(
+            "a head reads the target's embeddings and output layer, which are spread over several processes here; use "
+            "a drafter that needs nothing of the target's weights (auto, mixed, ngram, suffix, model, ...)"
+        )
     return model
 
 

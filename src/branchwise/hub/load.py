@@ -6,8 +6,9 @@ Knows how a word is read (registered name, folder, Hub id). How a folder is load
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from branchwise.hub.errors import TokenizerMissing, UnknownModel
 from branchwise.hub.fetch import fetch
@@ -56,6 +57,7 @@ def load(
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress | Literal["auto"] | None = "auto",
     offline: bool | None = None,
+    placement: Mapping[str, Any] | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads a causal language model in evaluation mode, and its tokenizer.
 
@@ -66,6 +68,7 @@ def load(
         cache_dir: as for `fetch`.
         progress: as for `fetch`.
         offline: as for `fetch`.
+        placement: further arguments of `from_pretrained` that say where weights go; excludes ``device``.
 
     Raises:
         TokenizerMissing: the model loads but has no tokenizer beside it.
@@ -75,7 +78,9 @@ def load(
     import transformers
 
     place = resolve(name_or_path, cache_dir=cache_dir, progress=progress, offline=offline)
-    model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype="auto" if dtype is None else dtype)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        place, dtype="auto" if dtype is None else dtype, **(placement or {})
+    )
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -67,7 +67,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse(_validation_body(error.errors()), 400)
+        return JSONResponse(validation_body(error.errors()), 400)
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> JSONResponse:
@@ -78,7 +78,7 @@ def install(app: FastAPI) -> None:
         return JSONResponse(error_body(500, f"internal error: {type(error).__name__}"), 500)
 
 
-def _validation_body(errors: Any) -> dict[str, Any]:
+def validation_body(errors: Any) -> dict[str, Any]:
     """The first thing that is wrong, with the field's name."""
     first = errors[0]
     place = [str(part) for part in first["loc"] if part != "body"]

@@ -57,14 +57,18 @@ class ResponseWriter:
         dialect: chat or plain.
         model: the model's name.
         tokenizer: for the text of single tokens.
+        name: of the response, for its id; something that never was by default.
+        created: its time in seconds since 1970; now by default.
     """
 
-    def __init__(self, dialect: Dialect, model: str, tokenizer: Any) -> None:
-        self.id = f"{dialect.prefix}-{uuid.uuid4().hex}"
+    def __init__(
+        self, dialect: Dialect, model: str, tokenizer: Any, *, name: str | None = None, created: int | None = None
+    ) -> None:
+        self.id = f"{dialect.prefix}-{name or uuid.uuid4().hex}"
         self._dialect = dialect
         self._model = model
         self._tokenizer = tokenizer
-        self._created = int(time.time())
+        self._created = int(time.time()) if created is None else created
 
     def whole(self, choices: Sequence[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
         """The body of a finished response."""

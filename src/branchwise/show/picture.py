@@ -6,7 +6,7 @@ Knows the layout and the looks. Pixels are those of the SVG, times ``SCALE``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,14 @@ class _Pen:
             )
         )
 
+    def squares(self, corners: Sequence[tuple[float, float]], side: float, fill: str) -> None:
+        """Many at once: a tree of 256 nodes has thousands."""
+        from matplotlib.collections import PolyCollection
+
+        around = ((0, 0), (side, 0), (side, side), (0, side))
+        outlines = [[(self._x + x + dx, self._y + y + dy) for dx, dy in around] for x, y in corners]
+        self._axes.add_collection(PolyCollection(outlines, facecolors=fill, linewidths=0), autolim=False)
+
     def curve(self, parent: Box, child: Box, colour: str, thickness: float) -> None:
         from matplotlib.patches import PathPatch
         from matplotlib.path import Path as Curve
@@ -184,18 +192,20 @@ def _draw_mask(pen: _Pen, step: Mapping[str, Any], grid: MaskGrid) -> None:
         pen.box(grid.left + 1, grid.top + 1, grid.committed_width - 2, nodes * cell - 2, LIT, opacity=0.5)
         pen.text(middle, grid.top - 18, str(step["committed"]), SOFT, 10, "sans", "center")
         pen.text(middle, grid.top - 6, "committed", SOFT, 10, "sans", "center")
-    side = cell - 2 if cell > 4 else 3
+    squares: dict[str, list[tuple[float, float]]] = {LIT: [], INK: []}
     for query, row in enumerate(ancestor_matrix(step)):
         y = grid.top + query * cell
         for key, seen in enumerate(row):
             if seen:
-                pen.box(grid.start + key * cell + 1, y + 1, side, side, INK if key == query else LIT)
+                squares[INK if key == query else LIT].append((grid.start + key * cell + 1, y + 1))
         if cell >= 13:
             baseline = y + cell / 2 + 3.5
             pen.text(grid.left - 6, baseline, str(query), SOFT, 9, "sans", "right")
             word = shortened(step["nodes"][query]["text"], LABEL_CELLS)
             pen.text(grid.left - 24, baseline, word, INK, 9.5 if cell < 20 else 11, "mono", "right")
             pen.text(grid.start + (query + 0.5) * cell, grid.top - 6, str(query), SOFT, 8.5, "sans", "center")
+    for colour, corners in squares.items():
+        pen.squares(corners, cell - 2 if cell > 4 else 3, colour)
 
 
 def _draw_badge(pen: _Pen, source: str, x: float, y: float) -> None:
