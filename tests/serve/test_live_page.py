@@ -279,8 +279,11 @@ def test_stopping_cancels_on_the_server(chromium):  # noqa: F811
         wait_for(lambda: is_idle(server), PATIENCE_SECONDS)
         assert server.engine.statistics.finished == {"cancelled": 1}
         assert page.text(".facts").endswith("; you stopped it") and not page.all(".failure")
+        page.click(
+            "#new-chat"
+        )  # otherwise the stopped answer is part of the next prompt, and may leave too little room
         page.ask()
-        page.wait(lambda: len(page.all(".turn")) == 2 and page.all(".turn:last-of-type .token"))
+        page.wait(lambda: page.all(".token"))
         page.press(Keys.ESCAPE)
         wait_for(lambda: is_idle(server), PATIENCE_SECONDS)
         assert server.engine.statistics.finished == {"cancelled": 2}
