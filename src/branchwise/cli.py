@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from . import cli_batch, cli_compare, cli_plan, cli_roofline, cli_show, cli_train
+from . import cli_batch, cli_compare, cli_plan, cli_roofline, cli_show, cli_train, cli_tune
 from .cli_options import (
     EXIT_FAILED,
     Debug,
@@ -374,6 +374,7 @@ for name, command in cli_train.COMMANDS.items():
     train_app.command(name)(reports_errors(command))
 app.command()(reports_errors(cli_plan.plan))
 app.command()(reports_errors(cli_batch.batch))
+app.command()(reports_errors(cli_tune.tune))
 
 
 @app.command()

@@ -25,8 +25,8 @@ from transformers import PreTrainedModel
 
 from ..draft.protocol import Drafter
 from ..target.protocol import Target
-from ..tune.budget import BudgetPolicy
-from ..tune.shared import SharedBudget, make_shared
+from ..tune.budget import BudgetPolicy, make_budget
+from ..tune.shared import SharedBudget
 from ..verify.registry import DraftKind, resolve_rule
 from ..verify.rule import Rule
 from .admission import LanePool, QueueFull, RequestTooLarge, WaitingLine
@@ -106,7 +106,7 @@ class Engine:
         if prefix_bytes < 0:
             raise ValueError(f"prefix_bytes must be >= 0, got {prefix_bytes}")
         target = as_target(model)
-        policy = make_shared(budget)
+        policy = make_budget(budget, target)
         own = drafter_for(target, tokenizer, drafter, drafter_options)
         self.session = Session(target, own, policy, tokenizer, isolates=True, clock=clock)
         self.statistics = EngineStatistics()

@@ -21,6 +21,7 @@ from transformers.generation.streamers import BaseStreamer
 from ..draft.protocol import Drafter
 from ..target.protocol import Target
 from ..tune.budget import BudgetPolicy, make_budget
+from ..tune.shared import SharedBudget
 from ..verify.grammar import Grammar
 from ..verify.registry import DraftKind, resolve_rule
 from ..verify.rule import Rule
@@ -57,7 +58,8 @@ class Speculator:
         drafter_options: for a drafter given by name, for example ``{"draft_model": "qwen2.5-coder-0.5b-instruct"}``.
             With a draft model the target's tokenizer and device are handed on unless they are given here.
         rule: ``"auto"``, a name (see ``branchwise.verify``) or a `Rule`.
-        budget: most nodes of a tree, root included; 1 is plain decoding, ``"auto"`` chooses while generating.
+        budget: most nodes of a tree, root included; 1 is plain decoding. ``"auto"`` chooses at every step (see
+            `SharedBudget`), from the first one on where ``branchwise tune`` or an earlier run has measured costs.
 
     Raises:
         UnsupportedModel: the model cannot be kept exact; says why and what to do.
@@ -73,11 +75,11 @@ class Speculator:
         drafter: str | Drafter = "auto",
         drafter_options: Mapping[str, Any] | None = None,
         rule: str | Rule = "auto",
-        budget: int | str | BudgetPolicy = "auto",
+        budget: int | str | BudgetPolicy | SharedBudget = "auto",
     ) -> None:
         self.target: Target = as_target(model)
         self.drafter = drafter_for(self.target, tokenizer, drafter, drafter_options)
-        self.budget = make_budget(budget)
+        self.budget = make_budget(budget, self.target)
         self.rule = rule
         self.tokenizer = tokenizer
         self.model = getattr(self.target, "model", None)
