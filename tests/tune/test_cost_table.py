@@ -40,7 +40,7 @@ def test_noise_that_makes_more_nodes_cheaper_is_levelled():
 @given(
     times=st.lists(st.floats(1e-4, 10), min_size=8, max_size=8),
     nodes=st.floats(1, 200),
-    context=st.floats(0, 5000),
+    context=st.floats(0, 900),
 )
 def test_never_falling_in_nodes_and_contexts(times, nodes, context):
     table = CostTable((Column(64, (1, 3, 9, 20), tuple(times[:4])), Column(1024, (1, 2, 30, 64), tuple(times[4:]))))

@@ -95,7 +95,7 @@ class CostTable:
     def profile(self, nodes: Sequence[float] | Numbers, context: float) -> Numbers:
         """Seconds of forwards of so many nodes at one context.
 
-        Beyond the columns the cost goes on as between the outermost two. It never falls with the context.
+        Between the columns it never falls with nodes or context. Beyond them it goes on as between the last two.
         """
         contexts = self.contexts
         if len(contexts) == 1 or context <= contexts[0]:
