@@ -144,9 +144,7 @@ class PagedCache:
             planes: which of the ``2 L`` planes of the pool.
             rows: ``[planes, T, K, D]``, the nodes of the lanes one after another.
         """
-        places = [
-            row for lane, count in self._flight.items() for row in self._places(lane, self._length[lane], count)
-        ]
+        places = [row for lane, count in self._flight.items() for row in self._places(lane, self._length[lane], count)]
         block, at = torch.tensor(places).unbind(1)  # [T] each
         # one plane at a time: indexing three axes at once would copy all rows transposed
         for plane, new in zip(planes, rows, strict=True):
@@ -281,9 +279,7 @@ class PagedCache:
             raise RuntimeError(f"lane {lane} has no rows in flight")
         width = self._flight[lane]
         if list(path) != sorted(set(path)) or (path and not 0 <= path[0] <= path[-1] < width):
-            raise ValueError(
-                f"the path of lane {lane} must be increasing node numbers below {width}, got {list(path)}"
-            )
+            raise ValueError(f"the path of lane {lane} must be increasing node numbers below {width}, got {list(path)}")
 
     def _refuse_in_flight(self, what: str) -> None:
         if self._flight:

@@ -22,11 +22,10 @@ from .openvino_engine import CompiledDecoder, Numbers
 from .openvino_graph import check_feature_layers
 from .openvino_inputs import Turns, gathered_inputs, paged_inputs, positions_of
 from .openvino_store import quantised_weights
-from .openvino_weights import FORMATS, Quantised
+from .openvino_weights import Quantised, check_weights
 from .protocol import TargetOutput
 from .support import UnsupportedModel, check_eval_mode, check_supported, context_limit
 
-DEFAULT_WEIGHTS = "int8"
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -35,7 +34,8 @@ class OpenVinoTarget:
 
     Args:
         model: the model, in eval mode and on the CPU; left exactly as found.
-        weights: "f32", "bf16", "int8" or "int4"; quantised ones are kept on disk.
+        weights: "f32", "bf16", "int8" or "int4"; quantised ones are kept on disk. If absent, what holds the model's own
+            numbers without loss: "bf16" for a model in bfloat16, else "f32".
         numbers: what activations and the cache are computed and kept in; chosen by ``weights`` and machine if absent.
         paged: whether layers without a sliding window use the engine's paged attention. Without it they gather their
             rows as those with a window do.
@@ -53,7 +53,7 @@ class OpenVinoTarget:
         self,
         model: PreTrainedModel,
         *,
-        weights: str = DEFAULT_WEIGHTS,
+        weights: str | None = None,
         numbers: Numbers | None = None,
         paged: bool = True,
         prefill_chunk: int = 512,
@@ -62,10 +62,11 @@ class OpenVinoTarget:
     ) -> None:
         if prefill_chunk < 1:
             raise ValueError(f"prefill_chunk must be >= 1 token, got {prefill_chunk}")
-        check_weights(weights)
         check_exported(model)
         check_supported(model)
         self._check_place(model)
+        weights = _own_format(model) if weights is None else weights
+        check_weights(weights)
         self.model = model
         self.weights = weights
         self.numbers = Numbers.of(weights) if numbers is None else numbers
@@ -228,7 +229,9 @@ class OpenVinoTarget:
         return {layer: made[f"hidden.{layer}"].to(self.model.dtype) for layer in feature_layers}
 
 
-def check_weights(weights: str) -> None:
-    """Raises ValueError for formats that do not exist."""
-    if weights not in FORMATS:
-        raise ValueError(f"weights must be one of {', '.join(FORMATS)}, got {weights!r}")
+def _own_format(model: PreTrainedModel) -> str:
+    """The format that loses nothing."""
+    if model.dtype is torch.float64:
+        name = model.config.model_type
+        raise UnsupportedModel(name, "it is in float64, and the engine computes in float32", "give model.float()")
+    return "bf16" if model.dtype is torch.bfloat16 else "f32"

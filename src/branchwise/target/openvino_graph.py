@@ -1,4 +1,4 @@
-"""A decoder as one OpenVINO graph: linear layers, norms, the MLP, and what joins them. Attention is in a file of its own.
+"""A decoder as one OpenVINO graph: linear layers, norms, the MLP, and what joins them. Attention has its own file.
 
 T nodes of all lanes come packed, without padding. What the model itself computes quickly, it computes: the graph is
 given the embedded tokens and the cosines and sines of their positions.
@@ -173,5 +173,3 @@ def check_feature_layers(layers: Sequence[int], count: int) -> None:
     wrong = [layer for layer in layers if not 0 <= layer <= count]
     if wrong:
         raise ValueError(f"feature layers {wrong} do not exist: there are 0 to {count} (the final norm's output)")
-
-

@@ -69,7 +69,9 @@ def paged_inputs(cache: PagedCache, trees: Mapping[int, TokenTree]) -> dict[str,
         "max_context_len": max(p + n for p, n in zip(past, nodes, strict=True)),
         "qq_bias_begins": _begins([len(matrix) for matrix in seen]),
     }
-    return {name: torch.tensor(value, dtype=torch.int32) for name, value in whole.items()} | {"qq_bias": torch.cat(seen)}
+    return {name: torch.tensor(value, dtype=torch.int32) for name, value in whole.items()} | {
+        "qq_bias": torch.cat(seen)
+    }
 
 
 def gathered_inputs(
@@ -94,7 +96,8 @@ def _seen_blocks(
     cache: PagedCache, lanes: Sequence[int], layout: TreeLayout, window: int | None
 ) -> tuple[Tensor, Tensor]:
     """Blocks of the committed rows that some node may see ``[B, M]``, and the mask ``[B, 1, N, 32 M + N]``."""
-    tables, committed = [], []
+    tables: list[list[int]] = []
+    committed: list[int] = []
     for lane in lanes:
         length = cache.length(lane)
         first = 0 if window is None else max(0, length - (window - 1)) // BLOCK_ROWS
@@ -103,7 +106,9 @@ def _seen_blocks(
         committed.append(length - first * BLOCK_ROWS)
     most = max(1, *map(len, tables))
     # what fills a short row is a block of its lane; the mask hides it
-    filled = [[*table, *([cache.blocks(lane)[0]] * (most - len(table)))] for lane, table in zip(lanes, tables, strict=True)]
+    filled = [
+        [*table, *([cache.blocks(lane)[0]] * (most - len(table)))] for lane, table in zip(lanes, tables, strict=True)
+    ]
     blocks = torch.tensor(filled, dtype=torch.int32)
     visible = layout.mask(tuple(committed), most * BLOCK_ROWS, window)[:, None]  # [B, 1, N, 32 M + N]
     return blocks, torch.zeros(visible.shape).masked_fill_(~visible, _HIDDEN)

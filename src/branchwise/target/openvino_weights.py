@@ -106,3 +106,9 @@ def _four_bits(weight: Tensor) -> Quantised:
 def _positive(scale: Tensor) -> Tensor:
     """A group of equal numbers has no range; any step will do."""
     return torch.where(scale > 0, scale, torch.ones_like(scale))
+
+
+def check_weights(weights: str) -> None:
+    """Raises ValueError for formats that do not exist."""
+    if weights not in FORMATS:
+        raise ValueError(f"weights must be one of {', '.join(FORMATS)}, got {weights!r}")
