@@ -19,7 +19,6 @@ from ..cache import PagedCache, Snapshot
 from ..tree import TokenTree
 from .openvino_decoder import REMEDY, check_exported, read_decoder
 from .openvino_engine import CompiledDecoder, Numbers
-from .openvino_graph import check_feature_layers
 from .openvino_inputs import Turns, gathered_inputs, paged_inputs, positions_of
 from .openvino_store import quantised_weights
 from .openvino_weights import Quantised, check_weights
@@ -212,14 +211,13 @@ class OpenVinoTarget:
         """The compiled decoder; compiled at first use, for what the drafter turns out to want."""
         have = set() if self._compiled is None else set(self._compiled.feature_layers)
         if self._compiled is None or not have.issuperset(feature_layers):
-            check_feature_layers(feature_layers, len(self.windows))
-            self._compiled = None  # its memory goes first
+            wanted = sorted(have.union(feature_layers))
             self._compiled = CompiledDecoder(
                 self.decoder,
                 self._matrices,
                 self.numbers,
                 paged=self._paged,
-                feature_layers=sorted(have.union(feature_layers)),
+                feature_layers=wanted,
                 threads=self._threads,
             )
         return self._compiled
