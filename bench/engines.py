@@ -14,9 +14,9 @@ time is scaled to the whole model, so that a run takes minutes.
     openvino int8 / int4 products in bfloat16; "dynamic" rounds activations to 8 bits, row by row, where it may
 
 Two limits are measured in the same run: reading every weight once, and multiplying at the machine's best rate (in
-bfloat16, and in 8 bits by torch's own `_int_mm`). A time is printed in milliseconds and as a multiple of the larger limit
-of its format. A way that fails is listed with its error. Times are the best of several calls: a busy machine can only
-add to them.
+bfloat16, and in 8 bits by torch's own `_int_mm`). A time is printed in milliseconds and as a multiple of the larger
+limit of its format. A way that fails is listed with its error. Times are the best of several calls: a busy machine can
+only add to them.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class CompiledDecoder:
             given: every input but keys and values, contiguous.
 
         Returns:
-            every output, float32, in memory of its own.
+            every output and "hidden.0", float32, in memory of their own.
         """
         nodes, wanted = len(given["embedded"]), len(given["rows"])
         made = {name: torch.empty(self._shape(name, nodes, wanted)) for name in self._outputs}
@@ -117,7 +117,7 @@ class CompiledDecoder:
         self._bound = [*given.values(), *made.values()]
         self._request.start_async()
         self._request.wait()
-        return made
+        return {**made, "hidden.0": given["embedded"]}
 
     def _shape(self, name: str, nodes: int, wanted: int) -> tuple[int, ...]:
         if name == "logits":

@@ -5,7 +5,7 @@ given the embedded tokens and the cosines and sines of their positions.
 
     input   embedded [T, h], cosines.X and sines.X [T, D] for every rotary table X, rows [R]: nodes that want logits,
             and what attention asks for
-    output  logits [R, V], hidden.i [T, h] for every feature layer i, and rows that attention has not written itself
+    output  logits [R, V], hidden.i [T, h] for every feature layer i above 0 (that one is the input), and rows that attention has not written itself
 
 Knows a `Decoder` and the operations of OpenVINO; knows no lane and no tree.
 """
@@ -80,7 +80,7 @@ def build_graph(
     wanted = ops.gather(hidden[-1], rows, int_constant(0))  # [R, h]
     results = [
         named(linears.node("head", decoder.head, wanted), "logits"),
-        *(named(hidden[layer], f"hidden.{layer}") for layer in feature_layers),
+        *(named(hidden[layer], f"hidden.{layer}") for layer in feature_layers if layer),
         *attention.results(),
     ]
     inputs = [embedded, *(table for pair in tables.values() for table in pair), rows, *attention.parameters()]
