@@ -147,7 +147,7 @@ class OpenVinoTarget:
     def feed(self, lane: int, tokens: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
         """See `Target.feed`."""
         chain = TokenTree.from_chain(tokens[0], list(tokens[1:]))
-        made = self._run({lane: chain}, feature_layers, rows=[len(chain) - 1])
+        made = self._run({lane: chain}, feature_layers, wanted=[len(chain) - 1])
         self.cache.commit({lane: range(len(chain))})
         return self._features(made, feature_layers)
 
@@ -162,7 +162,7 @@ class OpenVinoTarget:
                     f"at position {self.cache.length(lane)}"
                 )
         nodes = list(map(len, trees.values()))
-        made = self._run(trees, feature_layers, rows=range(sum(nodes)))
+        made = self._run(trees, feature_layers, wanted=range(sum(nodes)))
         logits = made["logits"].split(nodes)  # [n, V] each
         features = {layer: rows.split(nodes) for layer, rows in self._features(made, feature_layers).items()}
         return {
@@ -179,13 +179,13 @@ class OpenVinoTarget:
         self.cache.rollback()
 
     def _run(
-        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...], rows: Sequence[int]
+        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...], wanted: Sequence[int]
     ) -> dict[str, Tensor]:
         compiled = self._compiled_for(feature_layers)
         ids = torch.tensor([token for tree in trees.values() for token in tree.tokens])
         given = {
             "embedded": self.model.get_input_embeddings()(ids).float(),
-            "rows": torch.tensor(rows, dtype=torch.int32),
+            "wanted": torch.tensor(wanted, dtype=torch.int32),
             **self._turns.of(positions_of(self.cache, trees)),
         }
         self.cache.begin({lane: len(tree) for lane, tree in trees.items()})
@@ -197,7 +197,7 @@ class OpenVinoTarget:
             compiled.bind(self.cache.pool)
             made = compiled.run(given)
             if compiled.gathered:
-                self._write(compiled, made.pop("rows"))
+                self._write(compiled, made.pop("new_rows"))
         except BaseException:
             self.rollback()
             raise

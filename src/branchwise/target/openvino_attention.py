@@ -10,7 +10,7 @@
             max_context_len [], qq_bias [sum of n^2] and qq_bias_begins [B + 1]
     gathered  spread [B, N]: node of each place, place [T]: the other way round, and for every window w
             blocks.w [B, M] and mask.w [B, 1, N, 32 M + N], added to scores
-    output  rows [2 gathered layers, T, K D]: keys and values of each gathered layer in turn
+    output  new_rows [2 gathered layers, T, K D]: keys and values of each gathered layer in turn
 
 Knows heads and rows; knows no weight and no token.
 """
@@ -83,7 +83,7 @@ class Attention:
 
     def results(self) -> list[Node]:
         """Outputs, once every layer has been made."""
-        return [named(ops.concat(self._written, 0), "rows")] if self._written else []
+        return [named(ops.concat(self._written, 0), "new_rows")] if self._written else []
 
     def node(self, index: int, query: Node, key: Node, value: Node) -> Node:
         """Attention of layer ``index`` over ``[T, H D]``, ``[T, K D]`` and ``[T, K D]``; gives ``[T, H D]``."""

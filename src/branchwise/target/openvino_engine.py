@@ -63,7 +63,7 @@ class CompiledDecoder:
 
     Attributes:
         feature_layers: what was asked for.
-        gathered: layers whose new rows come out of `run` under the name "rows".
+        gathered: layers whose new rows come out of `run` under the name "new_rows".
         windows: sliding windows of these layers.
     """
 
@@ -110,7 +110,7 @@ class CompiledDecoder:
         Returns:
             every output and "hidden.0", float32, in memory of their own.
         """
-        nodes, wanted = len(given["embedded"]), len(given["rows"])
+        nodes, wanted = len(given["embedded"]), len(given["wanted"])
         made = {name: torch.empty(self._shape(name, nodes, wanted)) for name in self._outputs}
         for name, tensor in {**given, **made}.items():
             self._request.set_tensor(name, shared(tensor))
@@ -122,6 +122,6 @@ class CompiledDecoder:
     def _shape(self, name: str, nodes: int, wanted: int) -> tuple[int, ...]:
         if name == "logits":
             return wanted, len(self._decoder.head.weight)
-        if name == "rows":
+        if name == "new_rows":
             return 2 * len(self.gathered), nodes, self._decoder.key_heads * self._decoder.width
         return nodes, self._decoder.head.weight.shape[1]

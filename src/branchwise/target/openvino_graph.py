@@ -3,9 +3,10 @@
 T nodes of all lanes come packed, without padding. What the model itself computes quickly, it computes: the graph is
 given the embedded tokens and the cosines and sines of their positions.
 
-    input   embedded [T, h], cosines.X and sines.X [T, D] for every rotary table X, rows [R]: nodes that want logits,
+    input   embedded [T, h], cosines.X and sines.X [T, D] for every rotary table X, wanted [R]: nodes that want logits,
             and what attention asks for
-    output  logits [R, V], hidden.i [T, h] for every feature layer i above 0 (that one is the input), and rows that attention has not written itself
+    output  logits [R, V], hidden.i [T, h] for every feature layer i above 0 (that one is the input), and new_rows: keys
+            and values that attention has not written itself
 
 Knows a `Decoder` and the operations of OpenVINO; knows no lane and no tree.
 """
@@ -71,19 +72,19 @@ def build_graph(
         for name in decoder.rotary
     }
     turns = {name: tuple(ops.unsqueeze(t, int_constant([1, 2])) for t in pair) for name, pair in tables.items()}
-    rows = parameter("rows", ov.Type.i32, [-1])
+    wanted = parameter("wanted", ov.Type.i32, [-1])
     hidden: list[Node] = [embedded]  # the input of every layer
     for index, layer in enumerate(decoder.layers):
         attended = ops.add(hidden[-1], _attention(decoder, index, layer, linears, attention, turns, hidden[-1]))
         hidden.append(ops.add(attended, _mlp(decoder, index, layer, linears, attended)))
     hidden[-1] = _normed(hidden[-1], decoder.norm)
-    wanted = ops.gather(hidden[-1], rows, int_constant(0))  # [R, h]
+    read = ops.gather(hidden[-1], wanted, int_constant(0))  # [R, h]
     results = [
-        named(linears.node("head", decoder.head, wanted), "logits"),
+        named(linears.node("head", decoder.head, read), "logits"),
         *(named(hidden[layer], f"hidden.{layer}") for layer in feature_layers if layer),
         *attention.results(),
     ]
-    inputs = [embedded, *(table for pair in tables.values() for table in pair), rows, *attention.parameters()]
+    inputs = [embedded, *(table for pair in tables.values() for table in pair), wanted, *attention.parameters()]
     return Graph(ov.Model(results, inputs, "decoder"), linears.keeps)
 
 
