@@ -232,6 +232,7 @@ def generate(
         record = generation_record(generation)
         record |= {"model": _shown_model(model), "drafter": drafter, "rule": rule}
         record |= {"budget": _number_or_auto(budget), "seed": seed}
+        record |= {"engine": engine_name, "weights": weights}
         record["lossless"] = rule not in RULES or RULES[rule].lossless
         if draft_model is not None:
             record["draft_model"] = _shown_model(draft_model)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from branchwise import BranchwiseWarning, Speculator, UnsupportedModel, generate
+from branchwise.cli import app
 from branchwise.decode.attach import as_target
 from branchwise.target import HuggingFaceTarget
+from tiny_folder import save_tiny_model
 from zoo import SUPPORTED, build
 
 pytestmark = pytest.mark.core
@@ -82,3 +86,26 @@ def test_the_openvino_engine_and_its_formats():
         build(LLAMA).float(), PROMPT_IDS, engine="openvino", weights="f32", max_new_tokens=3, do_sample=False
     )
     assert output.shape == (1, 7)
+
+
+def test_the_command_line_takes_engine_and_weights(tmp_path, monkeypatch):
+    pytest.importorskip("openvino", reason="the compiled engine is an extra of its own: branchwise[openvino]")
+    monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path / "cache"))
+    folder = save_tiny_model(tmp_path / "model")
+    common = ["generate", "abc abc", "--model", str(folder), "--max-new-tokens", "8", "--json", "--threads", "1"]
+
+    def run(*options: str):
+        return CliRunner().invoke(app, [*common, *options])
+
+    expected = json.loads(run("--drafter", "none").stdout)["text"]
+    result = run("--engine", "openvino", "--weights", "f32", "--compare")
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert record["text"] == expected
+    assert record["compare"]["tokens_agree"] is True
+    assert (record["engine"], record["weights"]) == ("openvino", "f32")
+    assert run("--engine", "openvino", "--weights", "int8").exit_code == 0
+    assert len(list((tmp_path / "cache" / "engines").iterdir())) == 1
+    refused = run("--weights", "int8")
+    assert refused.exit_code == 2
+    assert "weights='int8' goes with engine='openvino'" in refused.stderr

@@ -15,6 +15,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+try:
+    import openvino  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f"the compiled engine needs OpenVINO ({error}): pip install 'branchwise[openvino]', or engine='transformers'"
+    ) from error
+
 from ..cache import PagedCache, Snapshot
 from ..tree import TokenTree
 from .openvino_decoder import REMEDY, check_exported, read_decoder

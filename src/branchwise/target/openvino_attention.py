@@ -101,7 +101,7 @@ class Attention:
             zero,  # sliding window: none
             none["float32"],  # ALiBi slopes
             given["max_context_len"],
-            zero,  # score aggregation window
+            none["int32"],  # score aggregation window
             *(none["int32"], none["int32"], none["float32"]),  # rotation of kept blocks
             *_sparse_attention_off(),
             ops.constant(np.zeros((0, 0, 0, 0), dtype=np.float32)),  # sinks

@@ -1,7 +1,6 @@
 """Torch tensors as OpenVINO tensors over the same memory, and the small nodes that every graph needs.
 
-Nothing is copied: whoever makes a view keeps the torch tensor alive as long as it is used. This is where the package
-openvino is asked for first.
+Nothing is copied: whoever makes a view keeps the torch tensor alive as long as it is used.
 """
 
 from __future__ import annotations
@@ -10,17 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import torch
+from openvino import opset15 as ops
+from openvino.op import Constant
 from torch import Tensor
-
-try:
-    import openvino as ov
-    from openvino import opset15 as ops
-    from openvino.op import Constant
-except ImportError as error:
-    raise ImportError(
-        f"the compiled engine needs OpenVINO ({error}): pip install 'branchwise[openvino]', or engine='transformers'"
-    ) from error
 
 _KINDS = {
     torch.float32: ov.Type.f32,
