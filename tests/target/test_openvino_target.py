@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -84,6 +86,33 @@ def test_every_node_has_the_logits_and_features_of_its_path_run_alone(family, pa
     target.rollback()
     for lane in trees:
         target.free(lane)
+
+
+@pytest.mark.parametrize("paged", [True, False])
+def test_trees_larger_than_a_block_of_rows(paged):
+    """70 nodes behind 45 committed tokens: nodes and rows both cross blocks of 32; a second lane brings a lone root."""
+    target = target_of(FAMILIES[0], paged)
+    draw = random.Random(3)
+    prompt = [draw.randrange(VOCAB) for _ in range(46)]
+    parents = [-1, *(draw.randrange(max(0, node - 12), node) for node in range(1, 70))]
+    tree = TokenTree([prompt[-1], *(draw.randrange(VOCAB) for _ in range(69))], parents)
+    lane, other = target.open(), target.open()
+    target.prefill(lane, prompt)
+    target.prefill(other, PROMPTS[0])
+    outputs = target.forward({other: TokenTree.from_chain(PROMPTS[0][-1]), lane: tree})
+    for node in (*tree.leaves, 1, 31, 32, 33):
+        own = alone(target.model, [*prompt[:-1], *(tree.tokens[i] for i in tree.path(node))]).logits[0, -1]
+        torch.testing.assert_close(outputs[lane].logits[node], own, rtol=1e-4, atol=1e-3)
+    own = alone(target.model, PROMPTS[0]).logits[0, -1]
+    torch.testing.assert_close(outputs[other].logits[0], own, rtol=1e-4, atol=1e-3)
+    path = tree.path(tree.leaves[-1])
+    target.commit({lane: path, other: [0]})
+    root = TokenTree.from_chain(5)
+    own = alone(target.model, [*prompt[:-1], *(tree.tokens[i] for i in path), 5]).logits[0, -1]
+    torch.testing.assert_close(target.forward({lane: root})[lane].logits[0], own, rtol=1e-4, atol=1e-3)
+    target.rollback()
+    for each in (lane, other):
+        target.free(each)
 
 
 @by_case

@@ -140,7 +140,10 @@ def _maybe_normed(x: Node, norm: Norm | None) -> Node:
 
 
 def _turned(x: Node, cosine: Node, sine: Node, width: int) -> Node:
-    """Rotary positions on ``[T, heads, 1, D]``: halves are the two coordinates of a rotation."""
-    halves = ops.variadic_split(x, int_constant(-1), int_constant([width // 2, width // 2]))
+    """Rotary positions on ``[T, heads, 1, D]``: halves are the two coordinates of a rotation.
+
+    Written as the engine's own fusion expects it; an axis counted from the end would not be recognised.
+    """
+    halves = ops.variadic_split(x, int_constant(3), int_constant([width // 2, width // 2]))
     swapped = ops.concat([ops.multiply(halves.output(1), float_constant(-1.0)), halves.output(0)], -1)
     return ops.add(ops.multiply(x, cosine), ops.multiply(swapped, sine))
