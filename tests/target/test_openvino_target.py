@@ -46,7 +46,7 @@ def target_of(family, paged: bool = True, weights: str = "f32", **options) -> Op
     key = (family.name, paged, weights)
     if key not in _COMPILED:
         model = build(family).float()
-        _COMPILED[key] = OpenVinoTarget(model, weights=weights, numbers=F32, paged=paged, threads=1, **options)
+        _COMPILED[key] = OpenVinoTarget(model, weights=weights, paged=paged, threads=1, **options)
         lane = _COMPILED[key].open()
         _COMPILED[key].feed(lane, [1], feature_layers=(0, 1, 2))  # compiled with all features at once
         _COMPILED[key].free(lane)
@@ -286,3 +286,21 @@ def test_models_in_other_modes_and_places_are_refused():
         target.open()
     with pytest.raises(ValueError, match="prefill_chunk must be >= 1"):
         OpenVinoTarget(model.eval(), prefill_chunk=0)
+
+
+@pytest.mark.parametrize("weights", ["f32", "int8"])
+def test_plain_decoding_and_chains_of_drafts_agree_to_the_last_bit(weights, tmp_path):
+    options = {"cache_dir": tmp_path} if weights == "int8" else {}
+    target = target_of(FAMILIES[0], True, weights, **options)
+    chain = [PROMPTS[0][-1], 4, 9, 30, 2]
+    lane = target.open()
+    target.prefill(lane, PROMPTS[0])
+    wide = target.forward({lane: TokenTree.from_chain(chain[0], chain[1:])})[lane].logits
+    target.rollback()
+    for step, token in enumerate(chain):
+        output = target.forward({lane: TokenTree.from_chain(token)}, feature_layers=(1,))[lane]
+        assert output.logits.shape == (1, VOCAB)
+        assert output.features[1].shape == (1, 32)
+        assert torch.equal(output.logits[0], wide[step])
+        target.commit({lane: (0,)})
+    target.free(lane)

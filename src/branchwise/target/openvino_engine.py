@@ -35,7 +35,13 @@ class Numbers:
 
     @classmethod
     def of(cls, weights: str) -> Numbers:
-        """For a format of weights: bfloat16 where this machine multiplies it, except for weights in float32."""
+        """For a format of weights: bfloat16 where this machine multiplies it, but for weights in float32 and in 8 bits.
+
+        Those in 8 bits are multiplied in whole numbers: unlike their products in bfloat16, a row is then the same to
+        the last bit however many rows there are.
+        """
+        if weights == "int8":
+            return cls("f32", torch.float32, quantised_activations=True)
         has_bfloat16 = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if weights == "f32" or not has_bfloat16:
             return cls("f32", torch.float32)
