@@ -46,7 +46,8 @@ def target_of(family, paged: bool = True, weights: str = "f32", **options) -> Op
     key = (family.name, paged, weights)
     if key not in _COMPILED:
         model = build(family).float()
-        _COMPILED[key] = OpenVinoTarget(model, weights=weights, paged=paged, threads=1, **options)
+        numbers = F32 if weights == "int4" else None  # in bfloat16 a near-tie may fall the other way
+        _COMPILED[key] = OpenVinoTarget(model, weights=weights, numbers=numbers, paged=paged, threads=1, **options)
         lane = _COMPILED[key].open()
         _COMPILED[key].feed(lane, [1], feature_layers=(0, 1, 2))  # compiled with all features at once
         _COMPILED[key].free(lane)

@@ -123,7 +123,8 @@ def _heads(x: Node, heads: int, width: int, norm: Norm | None, turn: tuple[Node,
     x = ops.reshape(x, int_constant([-1, heads, 1, width]), False)
     x = _maybe_normed(x, norm)
     if turn is not None:
-        x = _turned(x, *turn, width)
+        cosine, sine = turn
+        x = _turned(x, cosine, sine, width)
     return ops.reshape(x, int_constant([-1, heads * width]), False)
 
 

@@ -72,7 +72,7 @@ def weights_key(decoder: Decoder, weights: str) -> str:
 
 
 def _bytes_of(weight: Tensor) -> memoryview:
-    return memoryview(weight.contiguous().view(torch.uint8).numpy()).cast("B")
+    return weight.contiguous().view(torch.uint8).numpy().data
 
 
 class _Damaged(Exception):
