@@ -16,6 +16,7 @@ from branchwise.target.openvino_decoder import EXPORTED_MODEL_TYPES
 from branchwise.target.openvino_engine import Numbers
 from branchwise.tree import TokenTree
 from branchwise.tune.budget import FixedBudget
+from branchwise.tune.curve_key import curve_key
 from branchwise.verify.greedy import Greedy
 from cache_oracle import OneByOne
 from loop_rig import WildTrees, committed_tokens, greedy_request
@@ -305,3 +306,11 @@ def test_plain_decoding_and_chains_of_drafts_agree_to_the_last_bit(weights, tmp_
         assert torch.equal(output.logits[0], wide[step])
         target.commit({lane: (0,)})
     target.free(lane)
+
+
+def test_the_cost_curve_knows_engine_and_numbers():
+    target = target_of(FAMILIES[0])
+    key = curve_key(target)
+    assert key["engine"] == "openvino"
+    assert (key["weights_format"], key["products"], key["engine_threads"]) == ("f32", "f32", 1)
+    assert key["weights"], "the model's own weights are still part of the key"

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 try:
-    import openvino  # noqa: F401
+    import openvino
 except ImportError as error:
     raise ImportError(
         f"the compiled engine needs OpenVINO ({error}): pip install 'branchwise[openvino]', or engine='transformers'"
@@ -55,6 +55,8 @@ class OpenVinoTarget:
         ValueError: a format or number is not known.
         ImportError: OpenVINO is not installed; names the extra.
     """
+
+    engine = "openvino"
 
     def __init__(
         self,
@@ -97,6 +99,19 @@ class OpenVinoTarget:
         if device.type != "cpu":
             name = model.config.model_type
             raise UnsupportedModel(name, f"it is on {device}, and the OpenVINO engine runs on the CPU", REMEDY)
+
+    @property
+    def cost_facts(self) -> dict[str, str | int | bool]:
+        """What a forward's time depends on, besides model and machine; for the cost curve."""
+        return {
+            "weights_format": self.weights,
+            "products": self.numbers.products,
+            "rows": str(self.numbers.rows).removeprefix("torch."),
+            "quantised_activations": self.numbers.quantised_activations,
+            "paged": self._paged,
+            "openvino": openvino.__version__,
+            "engine_threads": self._threads,
+        }
 
     # lanes
 
