@@ -41,6 +41,12 @@ package:
 	$(PACKAGE)/bin/python -m pip check
 	$(PACKAGE)/bin/python -I tests/installed_package.py dist
 
+# the documentation site, in site/
+docs: $(VENV)/ready
+	rm -rf site
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
+	$(VENV)/bin/python tests/built_site.py site
+
 # figures of the README, see bench/bars.sh
 bars: $(VENV)/ready
 	PATH="$(VENV)/bin:$$PATH" bash bench/bars.sh
