@@ -12,7 +12,10 @@ from pathlib import Path
 #: what a browser fetches by itself when it opens a page; a link that a reader may click is none of these
 FETCHED = (
     re.compile(r"<(?:script|img|iframe|source|video|audio|embed)\b[^>]*\bsrc=[\"']?(?:https?:)?//", re.I),
-    re.compile(r"<link\b(?=[^>]*rel=[\"']?(?:stylesheet|icon|preload|preconnect|modulepreload))[^>]*href=[\"']?(?:https?:)?//", re.I),
+    re.compile(
+        r"<link\b(?=[^>]*rel=[\"']?(?:stylesheet|icon|preload|preconnect|modulepreload))[^>]*href=[\"']?(?:https?:)?//",
+        re.I,
+    ),
     re.compile(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", re.I),
 )
 
