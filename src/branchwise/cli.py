@@ -441,8 +441,10 @@ def serve(
     import logging
 
     from .decode.recipe import EngineRecipe
+    from .serve.address import check_address
     from .serve.settings import ServerSettings
 
+    check_address(host, port)
     settings = ServerSettings(
         model_name=served_name or _shown_model(model),
         api_key=api_key,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -166,3 +167,17 @@ def test_completion_can_be_shown(shell: str) -> None:
         [sys.executable, "-c", code], env={**os.environ, **instructions}, capture_output=True, text=True, check=False
     )
     assert "generate" in result.stdout
+
+
+def test_a_server_says_at_once_where_it_cannot_listen() -> None:
+    pytest.importorskip("fastapi")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        told = one_line_error(run("serve", "--model", "no-such/model", "--port", port))
+    assert f"port {port} on 127.0.0.1 is taken; choose another with --port" in told
+    assert "from 0 to 65535, got 70000" in one_line_error(run("serve", "--port", 70_000))
+    assert "cannot listen on host 'no.such.host.invalid'" in one_line_error(
+        run("serve", "--host", "no.such.host.invalid")
+    )
