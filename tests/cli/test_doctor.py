@@ -13,8 +13,7 @@ from typer.testing import CliRunner, Result
 import branchwise
 from branchwise.attention.native import native
 from branchwise.cli import app
-from branchwise.doctor import Finding, machine, packages, self_test, storage
-from branchwise.doctor.examine import examine
+from branchwise.doctor import Finding, examine, machine, packages, self_test, storage
 from branchwise.verify import Greedy, Verdict
 from branchwise.verify.traversal import Traversal
 
@@ -64,7 +63,7 @@ def test_an_unusable_device_is_said_first() -> None:
 
 def test_findings_come_as_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr("branchwise.doctor.examine.machine", lambda: made.append("machine") or iter(()))
+    monkeypatch.setattr("branchwise.doctor.examination.machine", lambda: made.append("machine") or iter(()))
     next(iter(examine()))
     assert made == []
 

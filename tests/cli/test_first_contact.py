@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,7 @@ def test_a_typo_in_an_option_is_answered_with_the_right_one(model: Path) -> None
 
 
 def test_a_terminal_without_the_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # put back what main() changes
     ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", ascii_only)
     monkeypatch.setattr(cli, "app", lambda: cli._write("café"))

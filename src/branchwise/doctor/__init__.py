@@ -1,6 +1,6 @@
 """What `branchwise doctor` finds: the machine, the packages, the models, and whether the output is still exact here."""
 
-from .examine import examine
+from .examination import examine
 from .finding import Finding
 from .speed import measured_speed
 

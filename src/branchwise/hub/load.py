@@ -82,7 +82,7 @@ def load(
     place = resolve(name_or_path, cache_dir=cache_dir, progress=progress, offline=offline)
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            place, dtype="auto" if dtype is None else dtype, **(placement or {})
+            place, dtype="auto" if dtype is None else dtype, trust_remote_code=False, **(placement or {})
         )
     except LOAD_ERRORS as error:
         told = explained(place, error)
@@ -90,7 +90,7 @@ def load(
             raise
         raise told from error
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TokenizerMissing(
             f"{place} holds a model but no tokenizer that transformers can load; save one beside it with "
