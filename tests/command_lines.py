@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import typer
@@ -13,6 +14,12 @@ from branchwise.cli import app
 
 #: what ends a command, as far as the shell is concerned
 SHELL = ("|", "<", ">", ">>", "&&", "||", ";", "&", "2>&1")
+
+
+@cache
+def whole_command() -> Any:
+    """The command line as its parser knows it."""
+    return typer.main.get_command(app)
 
 
 def in_blocks(page: str) -> Iterator[tuple[int, list[str]]]:
@@ -56,7 +63,7 @@ def words_of(line: str) -> list[str] | None:
 
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
     """The command that the words lead to, and what is left for it."""
-    command, rest = typer.main.get_command(app), list(words)
+    command, rest = whole_command(), list(words)
     while hasattr(command, "commands"):
         if rest and rest[0] in command.commands:
             command = command.commands[rest.pop(0)]

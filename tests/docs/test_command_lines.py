@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from branchwise.cli import app
 from branchwise.cli_examples import EXAMPLES
-from command_lines import command_of, in_blocks, in_sentences, options_of, parse, words_of
+from command_lines import command_of, in_blocks, in_sentences, options_of, parse, whole_command, words_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
@@ -23,7 +21,7 @@ def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from commands(inner, f"{path} {name}".strip())
 
 
-COMMANDS = dict(commands(typer.main.get_command(app)))
+COMMANDS = dict(commands(whole_command()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -73,7 +71,6 @@ def test_the_reading_of_pages() -> None:
     for wrong in (
         ["generate", "x", "--buget", "3"],
         ["benhc"],
-        ["bench"],
         ["import-tree"],
         ["generate", "--seed", "x"],
     ):
