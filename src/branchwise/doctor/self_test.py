@@ -32,7 +32,11 @@ def greedy_output(device: str) -> Finding:
 
     model = _random_model().to(device)
     ids = torch.arange(3, 15, device=device)[None]  # [1, 12]
-    settings = {"attention_mask": torch.ones_like(ids), "max_new_tokens": NEW_TOKENS, "do_sample": False}
+    settings: dict[str, Any] = {
+        "attention_mask": torch.ones_like(ids),
+        "max_new_tokens": NEW_TOKENS,
+        "do_sample": False,
+    }
     plain = model.generate(ids, **settings)
     speculator = Speculator(model, drafter=MixedDrafter([RecyclingSource()]), budget=BUDGET_NODES)
     output: Any = speculator.generate(ids, return_dict_in_generate=True, **settings)
