@@ -1,17 +1,14 @@
-"""A trained head drafts, together with n-grams: head_from_disk.py MODEL FOLDER."""
+"""A trained head drafts, in one tree with n-grams: head_from_disk.py MODEL FOLDER."""
 
 import sys
 
 from branchwise import Speculator
-from branchwise.draft import DrafterSource, MixedDrafter, NgramSource
-from branchwise.draft.eagle import EagleDrafter
 from branchwise.hub import load
 
 if len(sys.argv) != 3:
-    sys.exit("usage: head_from_disk.py MODEL FOLDER (of an EAGLE head trained for that model)")
+    sys.exit("usage: head_from_disk.py MODEL FOLDER (of an EAGLE, Medusa or block head trained for that model)")
 model, tokenizer = load(sys.argv[1])
-drafter = MixedDrafter([NgramSource(), DrafterSource(EagleDrafter.load(sys.argv[2], model))])
-speculator = Speculator(model, tokenizer, drafter=drafter, budget=17)
+speculator = Speculator(model, tokenizer, drafter="mixed", drafter_options={"head": sys.argv[2]}, budget=17)
 prompt = tokenizer("Name three rivers.", return_tensors="pt")
 output = speculator.generate(**prompt, max_new_tokens=32, do_sample=False, return_dict_in_generate=True)
 print(repr(output.branchwise.text))
