@@ -17,6 +17,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "branchwise generate --file prompt.txt --model ./my-model --dtype bfloat16 --compare",
         "branchwise generate - --json < prompt.txt",
     ),
+    "show": (
+        'branchwise show "Name three rivers." --out rivers.html',
+        'branchwise show "Name three rivers." --step 2 --out step.svg',
+        'branchwise show "Name three rivers." --text',
+    ),
+    "compare": ("branchwise compare --quick --out report.html", "branchwise compare --json report.json --threads 2"),
     "models": ("branchwise models list", "branchwise models fetch default"),
     "models list": ("branchwise models list",),
     "models fetch": ("branchwise models fetch default", "branchwise models fetch qwen2.5-coder-1.5b-instruct"),
