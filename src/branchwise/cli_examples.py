@@ -23,6 +23,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'branchwise show "Name three rivers." --text',
     ),
     "compare": ("branchwise compare --quick --out report.html", "branchwise compare --json report.json --threads 2"),
+    "plan": (
+        "branchwise plan --hardware h100 --config default --batch 1..64 --context 2048",
+        "branchwise plan --check --threads 2",
+    ),
+    "batch": ("branchwise batch requests.jsonl answers.jsonl",),
     "models": ("branchwise models list", "branchwise models fetch default"),
     "models list": ("branchwise models list",),
     "models fetch": ("branchwise models fetch default", "branchwise models fetch qwen2.5-coder-1.5b-instruct"),
