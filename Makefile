@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
+PACKAGE := .venv-package
 # the oldest transformers that is supported and not withdrawn (5.10.0 was)
 OLDEST_TRANSFORMERS := 5.10.1
 
@@ -11,7 +12,7 @@ PYTEST := -m pytest -n 2 --dist loadfile
 RUN := HF_HUB_OFFLINE=1 $(VENV)/bin/python
 DEMO_PROMPT := "Explain in five short steps how to bake bread, then repeat the steps as a numbered list."
 
-.PHONY: demo test quality test-oldest bars clean
+.PHONY: demo test quality test-oldest package docs bars clean
 
 # float32, so that nobody has to take near-ties of bfloat16 on trust: the tokens are the same
 demo: $(VENV)/ready
@@ -29,6 +30,23 @@ quality: $(VENV)/ready
 test-oldest: $(OLDEST)/ready
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(OLDEST)/bin/python $(PYTEST) -m "core and not model" -p no:cacheprovider
 
+# what users get: both archives, the wheel in an environment of its own with the core dependencies only. The tool that
+# builds stays outside that environment.
+package:
+	rm -rf $(PACKAGE) dist
+	$(PYTHON) -m venv $(PACKAGE)
+	$(PACKAGE)/bin/python -m pip install --quiet --target $(PACKAGE)/tools "build>=1.2"
+	PYTHONPATH=$(PACKAGE)/tools $(PACKAGE)/bin/python -m build --outdir dist .
+	$(PACKAGE)/bin/python -m pip install --quiet -c constraints.txt dist/*.whl
+	$(PACKAGE)/bin/python -m pip check
+	$(PACKAGE)/bin/python -I tests/installed_package.py dist
+
+# the documentation site, in site/
+docs: $(VENV)/ready
+	rm -rf site
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
+	$(VENV)/bin/python tests/built_site.py site
+
 # figures of the README, see bench/bars.sh
 bars: $(VENV)/ready
 	PATH="$(VENV)/bin:$$PATH" bash bench/bars.sh
@@ -45,4 +63,4 @@ $(OLDEST)/ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .hypothesis .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) $(OLDEST) $(PACKAGE) .hypothesis .pytest_cache .mypy_cache .ruff_cache build dist site

@@ -18,9 +18,9 @@ CHAT_TEMPLATE = (
 )
 
 
-def character_tokenizer(chat: bool = False) -> PreTrainedTokenizerFast:
-    """One token per character, no spaces between them when decoded."""
-    vocabulary = {word: number for number, word in enumerate((*SPECIAL, *CHARACTERS))}
+def character_tokenizer(chat: bool = False, more: str = "") -> PreTrainedTokenizerFast:
+    """One token per character, those in ``more`` as well; no spaces between them when decoded."""
+    vocabulary = {word: number for number, word in enumerate((*SPECIAL, *CHARACTERS, *more))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -36,9 +36,9 @@ def character_tokenizer(chat: bool = False) -> PreTrainedTokenizerFast:
     return fast
 
 
-def save_tiny_model(folder: Path, *, chat: bool = False, **generation: object) -> Path:
+def save_tiny_model(folder: Path, *, chat: bool = False, more: str = "", **generation: object) -> Path:
     """Saves model and tokenizer; ``generation`` are the checkpoint's own generation defaults."""
-    vocabulary = len(SPECIAL) + len(CHARACTERS)
+    vocabulary = len(SPECIAL) + len(CHARACTERS) + len(more)
     config = LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=32,
@@ -58,5 +58,5 @@ def save_tiny_model(folder: Path, *, chat: bool = False, **generation: object) -
         model.lm_head.weight[: len(SPECIAL), 0] = -5
     model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=0, **generation)
     model.save_pretrained(folder)
-    character_tokenizer(chat).save_pretrained(folder)
+    character_tokenizer(chat, more).save_pretrained(folder)
     return folder

@@ -6,17 +6,20 @@ torch and transformers are imported inside the commands, so that ``branchwise --
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from . import cli_batch, cli_compare, cli_plan, cli_roofline, cli_show, cli_train, cli_tune
+from . import cli_batch, cli_compare, cli_doctor, cli_plan, cli_roofline, cli_show, cli_train, cli_tune
+from .cli_errors import message_of
+from .cli_examples import add_examples
 from .cli_options import (
     EXIT_FAILED,
     Debug,
@@ -27,6 +30,7 @@ from .cli_options import (
     TensorParallel,
     Threads,
     Weights,
+    counted,
     is_follower,
     load_model,
     load_target,
@@ -36,12 +40,12 @@ if TYPE_CHECKING:
     from .bench.compare import Comparison
     from .bench.methods import TreeSpec
     from .decode import Generation
+    from .losslessness import Row
     from .verify import Grammar
 
 app = typer.Typer(
     help="Exact tree speculation for Hugging Face causal language models: faster generation, unchanged output.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 models_app = typer.Typer(
@@ -88,6 +92,9 @@ def main() -> None:
     """The entry point."""
     # a warning's place in the code means nothing to somebody at the command line
     warnings.formatwarning = lambda message, *_, **__: f"branchwise: {message}\n"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character gets a question mark, no traceback
+            stream.reconfigure(errors="replace")
     app()
 
 
@@ -105,10 +112,11 @@ def reports_errors(command: Command) -> Command:
             # the reader (head, less) has left; nothing more to say, and Python must not try to flush at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(EXIT_FAILED) from None
-        except (ValueError, OSError, ImportError) as error:
-            if kwargs.get("debug"):
+        except Exception as error:
+            message = message_of(error)
+            if message is None or kwargs.get("debug"):
                 raise
-            typer.echo(f"branchwise: {' '.join(str(error).split()) or type(error).__name__}", err=True)
+            typer.echo(f"branchwise: {message}", err=True)
             raise typer.Exit(EXIT_ERROR) from None
 
     return run  # type: ignore[return-value]
@@ -370,13 +378,14 @@ def bench(
         check_writable(json_path)
     loaded, tokenizer = load_model(model, dtype, device, threads)
     options = _drafter_options(draft_model, None, dtype, device, tokenizer)
-    record = run_job(
-        job, loaded, tokenizer, model, options, draft_model, progress=lambda line: typer.echo(line, err=True)
-    )
+    with counted("prompts", len(chosen)) as tell:
+        record = run_job(job, loaded, tokenizer, model, options, draft_model, progress=tell)
     print_report(record)
     if json_path is not None:
         write_json(record, json_path)
     typer.echo(last_line(record))
+    if record["interrupted"]:
+        raise KeyboardInterrupt
     if any(method["error"] for method in record["methods"].values()):
         raise typer.Exit(EXIT_FAILED)
 
@@ -451,8 +460,10 @@ def serve(
     import logging
 
     from .decode.recipe import EngineRecipe
+    from .serve.address import check_address
     from .serve.settings import ServerSettings
 
+    check_address(host, port)
     settings = ServerSettings(
         model_name=served_name or _shown_model(model),
         api_key=api_key,
@@ -509,11 +520,7 @@ def verify_lossless(
     full: Annotated[bool, typer.Option("--full", help="The whole grid after the table, in some minutes.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Plays every draft and every fall of the coins on toy models; a lossless rule has distance 0.
-
-    branchwise verify-lossless
-    branchwise verify-lossless traversal --draft "without replacement"
-    """
+    """Plays every draft and every fall of the coins on toy models; a lossless rule has distance 0."""
     from .losslessness import KINDS, render, run_grid, run_table
     from .verify.registry import RULES
 
@@ -526,12 +533,15 @@ def verify_lossless(
     if rule is not None and full:
         raise ValueError("--full is the grid of all rules; leave the rule out")
     rows = run_table(full) if rule is None else run_grid([rule], draft or tuple(KINDS))
-    failed = False
-    kept = []
-    for row in rows:
-        kept.append(row)
-        failed = failed or not (row.ok and row.reproduces)
-    for line in render(kept):
+    failed = []
+
+    def watched() -> Iterator[Row]:
+        for row in rows:
+            if not (row.ok and row.reproduces):
+                failed.append(row)
+            yield row
+
+    for line in render(watched()):  # each as soon as it is known
         typer.echo(line)
     if failed:
         raise typer.Exit(EXIT_FAILED)
@@ -549,10 +559,7 @@ def import_tree(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Read the shape of a static tree from another program's file, check it and say what it looks like.
-
-    branchwise import-tree medusa_choices.py --name mc_sim_7b_63 --out tree.json
-    """
+    """Read the shape of a static tree from another program's file, check it and say what it looks like."""
     from .tree.peer_shapes import read_peer_shape
 
     shape = read_peer_shape(file, name=name, complete=complete, allow_pickle=allow_pickle)
@@ -570,6 +577,10 @@ def version() -> None:
     typer.echo(__version__)
 
 
+app.command()(reports_errors(cli_doctor.doctor))
+add_examples(app)
+
+
 # reading
 
 
@@ -578,19 +589,31 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     if prompt is not None and file is not None:
         raise ValueError("give the prompt either as an argument or with --file, not both")
     if file is not None:
-        text = file.read_text(encoding="utf-8").removesuffix("\n")
+        text = _read_text(file).removesuffix("\n")
     elif prompt is None or prompt == "-":
         if prompt is None and sys.stdin.isatty():
             raise ValueError("no prompt: give it as an argument, with --file, or on stdin")
-        try:
-            text = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"stdin is not UTF-8 text (byte {error.start}); convert the prompt first") from None
+        text = _as_text(sys.stdin.buffer.read(), "stdin").removesuffix("\n")
     else:
-        text = prompt
+        # bytes of an argument that are no UTF-8 arrive as lone surrogates
+        text = _as_text(prompt.encode("utf-8", "surrogateescape"), "the prompt")
     if not text:
         raise ValueError("the prompt is empty: give at least one character as an argument, with --file, or on stdin")
     return text
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 text (byte {error.start}); convert it first") from None
+
+
+def _as_text(data: bytes, what: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what} is not UTF-8 text (byte {error.start}); convert it first") from None
 
 
 def _read_grammar(json_schema: str | None, regex: str | None, ebnf: str | None) -> Grammar | None:
@@ -617,7 +640,7 @@ def _text_or_file(word: str) -> str:
         is_file = Path(word).expanduser().is_file()
     except OSError:  # longer than a name may be
         is_file = False
-    return Path(word).expanduser().read_text(encoding="utf-8") if is_file else word
+    return _read_text(Path(word).expanduser()) if is_file else word
 
 
 def _read_drafter_files(drafter: str, tree: Path | None, suffix_store: Path | None) -> dict[str, Any]:

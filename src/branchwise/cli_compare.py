@@ -25,8 +25,6 @@ def compare(
 ) -> None:
     """What is said about tree attention, claim by claim, each beside the measurement that settles it.
 
-    branchwise compare --quick --out report.html
-
     Every claim is confirmed, corrected or refuted by numbers of this model on this machine; where they contradict what
     was expected, the row says so. Exits with 1 when a measurement failed.
     """

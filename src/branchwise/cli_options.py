@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,11 +41,17 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 def load_model(model: str, dtype: str, device: str | None, threads: int | None) -> tuple[Any, Any]:
     """The model and its tokenizer, with torch set as the options say; what is wrong with an option is said first."""
-    from .hub import load
+    from .hub import load, resolve
+    from .hub.memory import memory_warning
 
     if device is not None:
-        _check_device(device)
-    return load(os.path.expanduser(model), dtype=_prepare(model, dtype, threads), device=device)
+        check_device(device)
+    chosen = _prepare(model, dtype, threads)
+    place = Path(resolve(os.path.expanduser(model)))
+    warning = memory_warning(place) if place.is_dir() and device in (None, "cpu") else None
+    if warning is not None:
+        typer.echo(f"branchwise: {warning}", err=True)
+    return load(os.path.expanduser(model), dtype=chosen, device=device)
 
 
 def _prepare(model: str, dtype: str, threads: int | None) -> torch.dtype | None:
@@ -50,17 +59,17 @@ def _prepare(model: str, dtype: str, threads: int | None) -> torch.dtype | None:
     import torch
     from transformers.utils import logging
 
+    from .hub import resolve
+
     dtypes = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
     if dtype != "auto" and dtype not in dtypes:
         raise ValueError(f"no dtype is named {dtype!r}; there are auto, {', '.join(dtypes)}")
     if model.startswith((".", "~", os.sep)) and not Path(model).expanduser().is_dir():
         raise ValueError(f"no folder {model!r} with a model in it")
-    if threads is not None:
-        if threads < 1:
-            raise ValueError(f"threads must be >= 1, got {threads}")
-        torch.set_num_threads(threads)
+    set_threads(threads)
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    if os.path.isdir(resolve(os.path.expanduser(model))) or not sys.stderr.isatty():
+        logging.disable_progress_bar()  # of reading what lies on disk; a download from the Hub keeps its bars
     return dtypes.get(dtype)
 
 
@@ -108,7 +117,19 @@ def is_follower(tensor_parallel: bool) -> bool:
     return rank() > 0
 
 
-def _check_device(device: str) -> None:
+def set_threads(threads: int | None) -> None:
+    """Gives torch so many threads; None leaves its own choice."""
+    import torch
+
+    if threads is None:
+        return
+    if threads < 1:
+        raise ValueError(f"threads must be >= 1, got {threads}")
+    torch.set_num_threads(threads)
+
+
+def check_device(device: str) -> None:
+    """Raises ValueError when torch cannot put a tensor there."""
     import torch
 
     try:
@@ -116,3 +137,24 @@ def _check_device(device: str) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"device {device!r} cannot be used here: {reason}") from None
+
+
+@contextmanager
+def counted(label: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Shows how far a run of ``total`` items is: a bar on a terminal, else one line per item; both on stderr.
+
+    Yields:
+        what is to be called with a line after every item.
+    """
+    if not sys.stderr.isatty():
+        yield lambda line: typer.echo(line, err=True)
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn())
+    with bars.Progress(
+        *columns, bars.TextColumn("{task.fields[note]}"), bars.TimeRemainingColumn(), console=Console(file=sys.stderr)
+    ) as shown:
+        task = shown.add_task(label, total=total, note="")
+        yield lambda line: shown.update(task, advance=1, note=line)

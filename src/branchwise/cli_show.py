@@ -89,10 +89,6 @@ def show(
 ) -> None:
     """Show one generation step by step: what was drafted, what the target said about it, what was kept.
 
-    branchwise show "Name three rivers." --out rivers.html
-    branchwise show "Name three rivers." --step 2 --out step.svg
-    branchwise show "Name three rivers." --text
-
     The page is one file that needs no network. The text is what `branchwise generate` would write.
     """
     # that module imports this one

@@ -151,3 +151,22 @@ def test_a_method_s_name_says_what_drafts() -> None:
     spec = TreeSpec.of("tree:mixed+head-5", "ngram")
     assert spec == TreeSpec("mixed", False, True, None, "5")
     assert spec.options({}, "folder") == {"head": "folder"}
+
+
+class Interrupted(Fake):
+    """Ctrl-C comes in the n-th run, the warm-up counted."""
+
+    def run(self, prompt: list[int], max_new_tokens: int, seed: int) -> Run:
+        if self.runs == self.fails_at:
+            raise KeyboardInterrupt
+        self.runs += 1
+        return Run((1, 2, 3), Timing(0.1, 1.0, 1, 2, 3, 1.0))
+
+
+def test_what_was_measured_before_an_interruption_is_kept() -> None:
+    log: list[str] = []
+    results = run(log, Fake("plain", log), Interrupted("tree-5", log, fails_at=3))
+    assert results.interrupted
+    assert [len(results.of(name)) for name in results.methods] == [2, 2], "the unfinished prompt counts for nobody"
+    with pytest.raises(KeyboardInterrupt):
+        run(log, Interrupted("plain", log, fails_at=1))

@@ -221,7 +221,7 @@ def test_missing_files_are_named(raw_model: Path, tmp_path: Path) -> None:
 
 def test_a_foreign_encoding_is_no_traceback(raw_model: Path, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    assert "utf-8" in one_line_error(generate(raw_model, "--file", tmp_path / "latin.txt"))
+    assert "latin.txt is not UTF-8 text" in one_line_error(generate(raw_model, "--file", tmp_path / "latin.txt"))
 
 
 def test_new_tokens_below_one(raw_model: Path) -> None:

@@ -51,7 +51,7 @@ def untrained_head(page: str, model: PreTrainedModel) -> Method | None:
     def vocabulary(size: int) -> DraftVocabulary:
         return DraftVocabulary(np.arange(size), model.config.vocab_size, 1.0, 1.0)
 
-    if page == "eagle":
+    if page in ("eagle", "head"):
         return Eagle3Method(model, vocabulary(1000), Eagle3Options())
     if page == "block":
         return BlockMethod(model, vocabulary(model.config.vocab_size), BlockOptions(layers=1))
@@ -60,7 +60,9 @@ def untrained_head(page: str, model: PreTrainedModel) -> Method | None:
     return None
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page).strip()], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks_of(page).strip()], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_the_blocks_run(given: dict[str, Any], page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     head = untrained_head(page.stem, given["model"])

@@ -127,6 +127,7 @@ def run_job(
             results, is_greedy=job.sampling.is_greedy, explain=explain, keeps_tokens=job.rule in KEEPS_TOKENS
         ),
         "skipped": results.skipped,
+        "interrupted": results.interrupted,
         "rows": [row.as_dict() for row in results.rows],
     }
 

@@ -74,12 +74,14 @@ class Results:
         rows: one per prompt and method that ran.
         errors: why a method failed, by name.
         skipped: prompts that do not fit the model's context with the new tokens, with the reason.
+        interrupted: Ctrl-C came before the last prompt; the rows are those of the prompts that were done.
     """
 
     methods: list[str]
     rows: list[Row] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
 
     def of(self, method: str) -> list[Row]:
         """The rows of one method."""
@@ -115,18 +117,30 @@ def run_methods(
             tokens = min(WARM_UP_TOKENS, max_new_tokens)
             if _attempt(results, name, partial(method.run, warm_up, tokens, seed)) is not None:
                 methods[name] = method
+
+    def run_prompt(index: int, prompt: Prompt, ids: Sequence[int]) -> list[Row]:
+        rows = []
+        for place, name in enumerate(rotated([n for n in makers if n in methods], index)):
+            run = _attempt(results, name, partial(methods[name].run, ids, max_new_tokens, seed + index))
+            if run is None:
+                del methods[name]
+                continue
+            rows.append(Row(prompt, len(ids), name, place, run))
+        return rows
+
     for index, (prompt, ids) in enumerate(prompts):
         if context_limit is not None and len(ids) + max_new_tokens > context_limit:
             results.skipped[prompt.question_id] = (
                 f"{len(ids)} prompt tokens and {max_new_tokens} new ones exceed the context of {context_limit}"
             )
             continue
-        for place, name in enumerate(rotated([n for n in makers if n in methods], index)):
-            run = _attempt(results, name, partial(methods[name].run, ids, max_new_tokens, seed + index))
-            if run is None:
-                del methods[name]
-                continue
-            results.rows.append(Row(prompt, len(ids), name, place, run))
+        try:
+            results.rows += run_prompt(index, prompt, ids)
+        except KeyboardInterrupt:
+            if not results.rows:
+                raise
+            results.interrupted = True  # an hour of measuring is not thrown away
+            break
         progress(f"{index + 1}/{len(prompts)} {prompt.category} {prompt.question_id}")
     return results
 

@@ -1,7 +1,15 @@
 """Named models: where they come from, their checksums, the cache folder they lie in, and loading them."""
 
 from branchwise.hub.cache_folder import CacheFolder
-from branchwise.hub.errors import ChecksumMismatch, DownloadFailed, ModelNotFetched, TokenizerMissing, UnknownModel
+from branchwise.hub.errors import (
+    ChecksumMismatch,
+    DownloadFailed,
+    ModelNotFetched,
+    ModelNotFound,
+    ModelNotLoadable,
+    TokenizerMissing,
+    UnknownModel,
+)
 from branchwise.hub.fetch import fetch
 from branchwise.hub.inventory import ModelStatus, list_models
 from branchwise.hub.load import load, resolve
@@ -14,6 +22,8 @@ __all__ = [
     "ChecksumMismatch",
     "DownloadFailed",
     "ModelNotFetched",
+    "ModelNotFound",
+    "ModelNotLoadable",
     "ModelStatus",
     "NamedModel",
     "Progress",

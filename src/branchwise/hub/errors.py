@@ -19,3 +19,11 @@ class ChecksumMismatch(ValueError):
 
 class TokenizerMissing(OSError):
     """A model loaded, but nothing beside it can turn text into its tokens."""
+
+
+class ModelNotFound(OSError):
+    """A folder or Hub id that holds no model, or none that can be reached now."""
+
+
+class ModelNotLoadable(ValueError):
+    """There is a model, but not one that transformers can load as a causal language model here."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from branchwise.hub.errors import TokenizerMissing, UnknownModel
 from branchwise.hub.fetch import fetch
+from branchwise.hub.load_errors import LOAD_ERRORS, explained
 from branchwise.hub.named_models import find_named_model, near_names, unknown_name_message
 from branchwise.hub.progress import Progress
 
@@ -73,16 +74,23 @@ def load(
     Raises:
         TokenizerMissing: the model loads but has no tokenizer beside it.
         UnknownModel, ModelNotFetched: as for `resolve`.
-        OSError: transformers finds no such model.
+        ModelNotFound: a folder without a model, or a Hub id that cannot be had.
+        ModelNotLoadable: the model is of another kind, or of an architecture that this transformers does not know.
     """
     import transformers
 
     place = resolve(name_or_path, cache_dir=cache_dir, progress=progress, offline=offline)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        place, dtype="auto" if dtype is None else dtype, **(placement or {})
-    )
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            place, dtype="auto" if dtype is None else dtype, trust_remote_code=False, **(placement or {})
+        )
+    except LOAD_ERRORS as error:
+        told = explained(place, error)
+        if told is None:
+            raise
+        raise told from error
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TokenizerMissing(
             f"{place} holds a model but no tokenizer that transformers can load; save one beside it with "
