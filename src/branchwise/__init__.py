@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .warning import BranchwiseWarning
 
 if TYPE_CHECKING:
-    from .attention import tree_attention
+    from .attention.tree_attention import tree_attention
     from .decode import Engine, Generation, SpeculativeOutput, Speculator, custom_generate, generate
     from .target import UnsupportedModel
     from .tree import TokenGraph, TokenTree

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from . import cli_batch, cli_compare, cli_plan, cli_roofline, cli_show, cli_train
+from . import cli_batch, cli_compare, cli_plan, cli_roofline, cli_show, cli_train, cli_tune
 from .cli_options import (
     EXIT_FAILED,
     Debug,
     Device,
     Dtype,
+    EngineName,
     Model,
     TensorParallel,
     Threads,
+    Weights,
     is_follower,
     load_model,
     load_target,
@@ -161,6 +163,8 @@ def generate(
     device: Device = None,
     threads: Threads = None,
     tensor_parallel: TensorParallel = False,
+    engine_name: EngineName = "transformers",
+    weights: Weights = None,
     compare: Annotated[bool, typer.Option("--compare", help="Also decode plainly: how much faster? the same?")] = False,
     show_tree: Annotated[bool, typer.Option("--show-tree", help="Draw each step's tree on stderr.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
@@ -189,6 +193,9 @@ def generate(
     if compare and suffix_store is not None:
         raise ValueError("--compare starts every run with a drafter that has seen nothing; leave --suffix-store out")
     _check_choices(drafter, budget, draft_model, draft_tree, head)
+    from .decode.attach import check_engine
+
+    check_engine(engine_name, weights)
     if exit_layer is not None and drafter != "early_exit":
         raise ValueError("--exit-layer goes with --drafter early_exit")
     grammar = _read_grammar(json_schema, regex, ebnf)
@@ -204,7 +211,7 @@ def generate(
     from .show.generation import generation_record
     from .verify.registry import RULES
 
-    target, tokenizer = load_target(model, dtype, device, threads, tensor_parallel)
+    target, tokenizer = load_target(model, dtype, device, threads, tensor_parallel, engine_name, weights)
     prompt_ids = encode_prompt(tokenizer, text, chat=chat, system=system)
     order = Order(prompt_ids, sampling, max_new_tokens, stops, seed, grammar, logprobs)
     live = None if as_json or no_stream else LiveText(tokenizer, _write, stops)
@@ -225,6 +232,7 @@ def generate(
         record = generation_record(generation)
         record |= {"model": _shown_model(model), "drafter": drafter, "rule": rule}
         record |= {"budget": _number_or_auto(budget), "seed": seed}
+        record |= {"engine": engine_name, "weights": weights}
         record["lossless"] = rule not in RULES or RULES[rule].lossless
         if draft_model is not None:
             record["draft_model"] = _shown_model(draft_model)
@@ -316,6 +324,8 @@ def bench(
     dtype: Dtype = "auto",
     device: Device = None,
     threads: Threads = None,
+    engine_name: EngineName = "transformers",
+    weights: Weights = None,
     debug: Debug = False,
 ) -> None:
     """Measure methods side by side on a file of prompts (first turns only).
@@ -328,12 +338,14 @@ def bench(
     from .bench.prompts import choose_prompts, read_prompts
     from .bench.report import check_writable, last_line, print_report, write_json
     from .bench.sampling import Sampling
+    from .decode.attach import check_engine
     from .verify.registry import RULES
 
     names = method_names(_split(methods), [_number_or_auto(size) for size in _split(budgets)])
     if rule not in ("auto", *RULES):
         raise ValueError(f"no rule is called {rule!r}; there are: auto, {', '.join(RULES)}")
     _check_specs([TreeSpec.of(name, drafter) for name in names], draft_model, head)
+    check_engine(engine_name, weights)
     chosen = choose_prompts(
         read_prompts(prompts),
         categories=_split(categories),
@@ -351,6 +363,8 @@ def bench(
         seed=seed,
         rule=rule,
         chat=chat,
+        engine=engine_name,
+        weights=weights,
     )
     if json_path is not None:
         check_writable(json_path)
@@ -374,6 +388,7 @@ for name, command in cli_train.COMMANDS.items():
     train_app.command(name)(reports_errors(command))
 app.command()(reports_errors(cli_plan.plan))
 app.command()(reports_errors(cli_batch.batch))
+app.command()(reports_errors(cli_tune.tune))
 
 
 @app.command()
@@ -412,6 +427,8 @@ def serve(
     address: cli_batch.Address = None,
     replica_cpus: cli_batch.ReplicaCpus = 1.0,
     replica_gpus: cli_batch.ReplicaGpus = 0.0,
+    engine_name: EngineName = "transformers",
+    weights: Weights = None,
     debug: Debug = False,
 ) -> None:
     """Serve a model over HTTP, as OpenAI's API does. Ends on Ctrl-C or SIGTERM, running requests first.
@@ -423,6 +440,9 @@ def serve(
         load_target(model, dtype, device, threads, tensor_parallel)
     _check_choices(drafter, budget, draft_model, None, head)
     cli_batch.check_cluster_options(ray, tensor_parallel, replicas != "1", address, replica_cpus, replica_gpus)
+    from .decode.attach import check_engine
+
+    check_engine(engine_name, weights)
     try:
         from .serve.run import Server
     except ImportError as error:
@@ -456,6 +476,8 @@ def serve(
         pool_tokens=pool_tokens,
         queue_limit=queue,
         prefix_bytes=prefix_megabytes * 2**20,
+        target_engine=engine_name,
+        weights=weights,
     )
     if ray:
         from .serve.cluster import ClusterServer, Replicas, application
@@ -467,7 +489,7 @@ def serve(
         return
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("branchwise").setLevel(logging.INFO)
-    target, tokenizer = load_target(model, dtype, device, threads, tensor_parallel)
+    target, tokenizer = load_target(model, dtype, device, threads, tensor_parallel, engine_name, weights)
     options = _drafter_options(draft_model, None, dtype, str(target.device), tokenizer)
     if head is not None:
         options["head"] = head

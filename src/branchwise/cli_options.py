@@ -26,6 +26,13 @@ TensorParallel = Annotated[
         "--tensor-parallel", help="Spread the weights over the processes that torchrun started; the first one decides."
     ),
 ]
+EngineName = Annotated[
+    str,
+    typer.Option("--engine", help="transformers; openvino (compiled for the CPU); auto: openvino if it can."),
+]
+Weights = Annotated[
+    str | None, typer.Option(help="With --engine openvino: f32, bf16, int8 or int4.", show_default="the model's own")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -58,17 +65,25 @@ def _prepare(model: str, dtype: str, threads: int | None) -> torch.dtype | None:
 
 
 def load_target(
-    model: str, dtype: str, device: str | None, threads: int | None, tensor_parallel: bool
+    model: str,
+    dtype: str,
+    device: str | None,
+    threads: int | None,
+    tensor_parallel: bool,
+    engine_name: str = "transformers",
+    weights: str | None = None,
 ) -> tuple[Target, Any]:
     """The model as a target, and its tokenizer.
 
     With ``tensor_parallel`` only the first process returns: the others do their share until it is done, and exit then.
     """
-    from .target import HuggingFaceTarget
+    from .decode.attach import as_target
 
     if not tensor_parallel:
         loaded, tokenizer = load_model(model, dtype, device, threads)
-        return HuggingFaceTarget(loaded), tokenizer
+        return as_target(loaded, engine_name, weights), tokenizer
+    if engine_name != "transformers":
+        raise ValueError(f"--engine {engine_name} cannot be honoured with --tensor-parallel, which transformers runs")
     from .target import ShardedTarget, follow, load_sharded
     from .target.sharded_load import rank, world_size
 

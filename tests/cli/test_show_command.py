@@ -98,9 +98,9 @@ def test_the_terminal(model: Path) -> None:
         (("--tree", "tree.json"), "--tree goes with --drafter static"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(model: Path, arguments: tuple, message: str) -> None:
+def test_what_cannot_be_is_said(model: Path, arguments: tuple, message: str) -> None:
     result = CliRunner().invoke(app, ["show", "ab", "--model", str(model), *map(str, arguments)])
-    assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1
+    assert result.exit_code == 2 and message in result.stderr.splitlines()[-1]
 
 
 def test_an_empty_prompt() -> None:

@@ -8,11 +8,15 @@ from itertools import count
 import pytest
 
 from branchwise.decode.engine import Engine
-from branchwise.tune.adaptive import AdaptiveBudget
+from branchwise.tune.cost_table import Column, CostTable
+from branchwise.tune.shared import SharedBudget
 from drafters import RandomTrees, Scripted
 from engine_rig import PROMPTS, alone, model, outputs, request, run, small_engine
 
 pytestmark = pytest.mark.core
+
+
+FLAT = CostTable((Column(64, (1, 200), (1.0, 1.0)),))
 
 
 class Counts(Scripted):
@@ -32,7 +36,7 @@ class Counts(Scripted):
         return super().propose(states, contexts, budgets)
 
 
-@pytest.mark.parametrize("budget", [9, "auto", AdaptiveBudget()], ids=["fixed", "shared", "adaptive"])
+@pytest.mark.parametrize("budget", [9, "auto", SharedBudget(table=FLAT)], ids=["fixed", "auto", "auto, known costs"])
 def test_every_request_has_trees_of_its_own_size_and_the_text_it_has_alone(budget):
     drafter = Counts()
     engine = small_engine(drafter=drafter, budget=budget, clock=count().__next__)  # every step costs the same
@@ -53,16 +57,16 @@ def test_a_budget_does_not_raise_the_engines_own():
     assert set(drafter.budgets) == {3} and outputs([handle]) == [alone(3, None)]
 
 
-def test_plain_requests_teach_an_adaptive_budget_nothing():
+def test_plain_requests_teach_budget_auto_nothing():
     """Their lone roots would look like trees of which nothing was accepted."""
-    policy = AdaptiveBudget()
+    policy = SharedBudget(table=FLAT)
     engine = small_engine(drafter=RandomTrees(), budget=policy)
     engine.submit(request(3, budget=1))
     run(engine)
-    assert policy._step == 0
+    assert policy._choice._step == 0
     engine.submit(request(3))
     run(engine)
-    assert policy._step > 0
+    assert policy._choice._step > 0
 
 
 def test_no_nodes_at_all_is_refused():

@@ -10,8 +10,9 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from ..decode.attach import as_target
 from ..hub import resolve
-from ..target.huggingface import HuggingFaceTarget
+from ..target.protocol import Target
 from .agreement import Divergence, Measured, explain_difference
 from .methods import make_method
 from .prompts import Prompt, encode_prompt
@@ -40,6 +41,8 @@ class Job:
         seed: see `runner`.
         rule: of this library's methods.
         chat: see `prompts.encode_prompt`.
+        engine: what runs the model in this library's methods; see `Speculator`.
+        weights: likewise.
     """
 
     prompts: Sequence[Prompt]
@@ -52,6 +55,8 @@ class Job:
     seed: int = 0
     rule: str = "auto"
     chat: bool | None = None
+    engine: str = "transformers"
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 2:
@@ -82,7 +87,7 @@ def run_job(
         draft_model_name: as the user called it.
         progress: told one line after every prompt.
     """
-    target = HuggingFaceTarget(model)
+    target = as_target(model, job.engine, job.weights)
     encode = partial(encode_prompt, tokenizer, chat=job.chat)
     encoded = [(prompt, encode(prompt.text)) for prompt in job.prompts]
     models = {"model": model_facts(model_name, resolve(model_name), model)}
@@ -139,11 +144,13 @@ def _settings(job: Job) -> dict[str, Any]:
         "seed": job.seed,
         "rule": job.rule,
         "chat": job.chat,
+        "engine": job.engine,
+        "weights": job.weights,
     }
 
 
 def _explainer(
-    target: HuggingFaceTarget, job: Job, encoded: Sequence[tuple[Prompt, Sequence[int]]]
+    target: Target, job: Job, encoded: Sequence[tuple[Prompt, Sequence[int]]]
 ) -> Callable[[Row, Row], Divergence | None] | None:
     """Measures gap and rounding where two rows part; under sampling a gap of logits would say nothing."""
     if not job.sampling.is_greedy:

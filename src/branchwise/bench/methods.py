@@ -24,7 +24,7 @@ from ..decode import Generation, Speculator
 from ..decode.statistics import StepSeconds
 from ..draft import Drafter, NoneDrafter, make_drafter
 from ..draft.registry import HEAD_DRAFTERS
-from ..target.huggingface import HuggingFaceTarget
+from ..target.protocol import Target
 from .sampling import Sampling
 from .stopwatch import Stopwatch, Timing
 
@@ -114,7 +114,7 @@ class BranchwiseMethod:
     def __init__(
         self,
         name: str,
-        target: HuggingFaceTarget,
+        target: Target,
         sampling: Sampling,
         drafter: Drafter,
         budget: int | str,
@@ -199,7 +199,7 @@ def method_names(names: Sequence[str], budgets: Sequence[int | str]) -> list[str
 def make_method(
     name: str,
     model: PreTrainedModel,
-    target: HuggingFaceTarget,
+    target: Target,
     sampling: Sampling,
     drafter: str,
     lookup_tokens: int,

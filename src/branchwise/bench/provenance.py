@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..hub.cache_folder import PROVENANCE_FILE
+from ..tune.curve_key import cpu_model
 
 
 def provenance(**facts: Any) -> dict[str, Any]:
@@ -75,17 +76,6 @@ def git_commit(folder: Path | None = None) -> dict[str, Any] | None:
 def _git(folder: Path, *arguments: str) -> str:
     run = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True)
     return run.stdout.strip()
-
-
-def cpu_model() -> str | None:
-    """The processor's name as Linux tells it, else what Python knows."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or None
 
 
 def model_facts(asked: str, place: str, model: Any) -> dict[str, Any]:

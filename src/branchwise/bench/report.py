@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,12 +30,19 @@ SHORT = ("tokens/s", "tokens/step", "x plain", "x hf-plain")
 def print_report(record: Mapping[str, Any], stream: TextIO | None = None) -> None:
     """Prints the tables; drawn with rules on a terminal, as aligned columns elsewhere."""
     stream = stream or sys.stdout
+    print_tables(tables(record), stream)
+    for line in notes(record):
+        print(line, file=stream)
+
+
+def print_tables(tables: Iterable[tuple[str, list[str], list[list[str]]]], stream: TextIO) -> None:
+    """Title, heading and rows of each; the first column is to the left, the others to the right."""
     if stream.isatty():
         from rich.console import Console
         from rich.table import Table
 
         console = Console(file=stream)
-        for title, heading, rows in tables(record):
+        for title, heading, rows in tables:
             table = Table(title=title, title_justify="left")
             for index, name in enumerate(heading):
                 table.add_column(name, justify="right" if index else "left")
@@ -43,15 +50,13 @@ def print_report(record: Mapping[str, Any], stream: TextIO | None = None) -> Non
                 table.add_row(*row)
             console.print(table)
     else:
-        for title, heading, rows in tables(record):
+        for title, heading, rows in tables:
             widths = [max(len(row[i]) for row in (heading, *rows)) for i in range(len(heading))]
             print(f"{title}:", file=stream)
             for row in (heading, *rows):
                 cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
                 print("  " + "  ".join(cells).rstrip(), file=stream)
             print(file=stream)
-    for line in notes(record):
-        print(line, file=stream)
 
 
 def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,23 +14,36 @@ from ..draft.registry import check_drafter_name, make_drafter
 from ..target.huggingface import HuggingFaceTarget
 from ..target.protocol import Target
 from ..target.sharded import is_sharded
+from ..target.support import UnsupportedModel
+from ..warning import BranchwiseWarning
+
+#: what may run a model: transformers itself, OpenVINO on a CPU, or the latter where it can and else the former
+ENGINES = ("transformers", "openvino", "auto")
 
 
-def as_target(model: Any) -> Target:
+def as_target(model: Any, engine: str = "transformers", weights: str | None = None) -> Target:
     """The target for ``model``.
 
+    Args:
+        model: a transformers model, or a target.
+        engine: what runs it, one of `ENGINES`.
+        weights: their format where OpenVINO runs it: "f32", "bf16", "int8" or "int4"; the model's own if absent.
+
     Raises:
+        ValueError: an engine or a format is not known, or does not go with the others; or the weights are spread over
+            processes, which one process alone cannot run.
+        ImportError: the engine is not installed; names the extra.
         UnsupportedModel: the model cannot be kept exact.
-        ValueError: its weights are spread over processes, which one process alone cannot run.
         TypeError: it is neither a transformers model nor a target; says what to give instead.
     """
+    check_engine(engine, weights)
     if isinstance(model, PreTrainedModel):
         if is_sharded(model):
             raise ValueError(
                 "the model's weights are spread over several processes: on process 0 wrap it in "
                 "branchwise.target.ShardedTarget, on the others call branchwise.target.follow(model)"
             )
-        return HuggingFaceTarget(model)
+        return HuggingFaceTarget(model) if engine == "transformers" else _compiled(model, engine, weights)
     if isinstance(model, torch.nn.Module):
         inner = "its .merge_and_unload()" if hasattr(model, "merge_and_unload") else "the model inside it"
         inner = "its ._orig_mod" if hasattr(model, "_orig_mod") else inner
@@ -39,7 +53,36 @@ def as_target(model: Any) -> Target:
             f"the model must be a loaded transformers model or a Target, got {type(model).__name__}; "
             "load it with AutoModelForCausalLM.from_pretrained or branchwise.hub.load"
         )
+    if engine != "transformers":
+        raise ValueError(f"engine={engine!r} is for models; what was given is a {type(model).__name__}, ready to run")
     return model
+
+
+def check_engine(engine: str, weights: str | None) -> None:
+    """Raises ValueError for engines and formats that do not exist or do not go together."""
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    if engine == "openvino":
+        # the package takes a while to import, and most runs do without; where it is missing, this says so
+        from ..target.openvino import check_weights
+
+        if weights is not None:
+            check_weights(weights)
+    elif weights is not None:
+        raise ValueError(f"weights={weights!r} goes with engine='openvino'; {engine!r} takes the model as loaded")
+
+
+def _compiled(model: PreTrainedModel, engine: str, weights: str | None) -> Target:
+    try:
+        from ..target.openvino import OpenVinoTarget
+
+        return OpenVinoTarget(model, weights=weights)
+    except (UnsupportedModel, ImportError) as error:
+        if engine == "openvino":
+            raise
+        message = f"engine 'auto' takes transformers: {error}"
+        warnings.warn(message, BranchwiseWarning, stacklevel=4)
+        return HuggingFaceTarget(model)
 
 
 def drafter_for(target: Target, tokenizer: Any, drafter: str | Drafter, options: Mapping[str, Any] | None) -> Drafter:

@@ -25,8 +25,8 @@ from transformers import PreTrainedModel
 
 from ..draft.protocol import Drafter
 from ..target.protocol import Target
-from ..tune.budget import BudgetPolicy
-from ..tune.shared import SharedBudget, make_shared
+from ..tune.budget import BudgetPolicy, make_budget
+from ..tune.shared import SharedBudget
 from ..verify.registry import DraftKind, resolve_rule
 from ..verify.rule import Rule
 from .admission import LanePool, QueueFull, RequestTooLarge, WaitingLine
@@ -77,6 +77,8 @@ class Engine:
         pool_tokens: rows of keys and values over all lanes; lanes are as long as the longest.
         queue_limit: most requests that wait; None for no limit.
         prefix_bytes: memory for prompts that are kept so that others need not be read again; 0 switches this off.
+        engine: as for `Speculator`.
+        weights: as for `Speculator`.
         clock: seconds, as `time.perf_counter` gives them.
 
     Raises:
@@ -97,6 +99,8 @@ class Engine:
         pool_tokens: int = 32_768,
         queue_limit: int | None = None,
         prefix_bytes: int = 256 * 2**20,
+        engine: str = "transformers",
+        weights: str | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if max_lanes < 1:
@@ -105,8 +109,8 @@ class Engine:
             raise ValueError(f"queue_limit must be >= 1, or None for no limit, got {queue_limit}")
         if prefix_bytes < 0:
             raise ValueError(f"prefix_bytes must be >= 0, got {prefix_bytes}")
-        target = as_target(model)
-        policy = make_shared(budget)
+        target = as_target(model, engine, weights)
+        policy = make_budget(budget, target)
         own = drafter_for(target, tokenizer, drafter, drafter_options)
         self.session = Session(target, own, policy, tokenizer, isolates=True, clock=clock)
         self.statistics = EngineStatistics()

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..target import HuggingFaceTarget, Target
+from ..target import Target
+from .attach import as_target
 from .engine import Engine
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class EngineRecipe:
         draft_model: a smaller model that drafts, named like ``model``.
         head: folder of a trained head.
         max_lanes, pool_tokens, queue_limit, prefix_bytes: as for `Engine`.
+        target_engine, weights: what runs the model, as ``engine`` and ``weights`` of `Engine`.
 
     Raises:
         ValueError: no dtype is named so, or a number is out of range.
@@ -49,6 +51,8 @@ class EngineRecipe:
     pool_tokens: int = 32_768
     queue_limit: int | None = None
     prefix_bytes: int = 256 * 2**20
+    target_engine: str = "transformers"
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         if self.dtype != "auto" and self.dtype not in DTYPES:
@@ -65,7 +69,7 @@ class EngineRecipe:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         model, tokenizer = self._load(self.model, self.device)
-        return HuggingFaceTarget(model), tokenizer
+        return as_target(model, self.target_engine, self.weights), tokenizer
 
     def drafter_options(self, target: Target) -> dict[str, Any]:
         """What the named drafter takes; loads the draft model to where the target is."""

@@ -276,7 +276,8 @@ class Session:
         if isinstance(self.budget, SharedBudget):
             # the step is that of all lanes: who is not drafted for takes part with a root
             everybody = _numbers(self.active)
-            shares = dict(zip(everybody, self.budget.ceilings(everybody), strict=True))
+            context = sum(len(lane.context.tokens) for lane in self.active) / len(self.active)
+            shares = dict(zip(everybody, self.budget.ceilings(everybody, context), strict=True))
             budgets = [shares[lane.number] for lane in lanes]
         else:
             budgets = self.budget.choose(len(lanes))
@@ -323,11 +324,12 @@ class Session:
             turns = [turn for turn in turns if turn.lane.request.budget is None]
         if not turns:
             return
-        paths = [turn.decision.verdict.path for turn in turns]
+        verdicts = [turn.decision.verdict for turn in turns]
+        drafts = [turn.draft for turn in turns]
         if isinstance(self.budget, SharedBudget):
-            self.budget.learn_shares([turn.number for turn in turns], [turn.draft for turn in turns], paths, seconds)
+            self.budget.learn_shares([turn.number for turn in turns], drafts, verdicts, seconds)
         else:
-            self.budget.learn([len(turn.draft.tree) for turn in turns], paths, seconds)
+            self.budget.learn([len(draft.tree) for draft in drafts], [verdict.path for verdict in verdicts], seconds)
 
     def _close_stopped(self, lanes: Sequence[Lane]) -> None:
         for lane in lanes:

@@ -21,6 +21,7 @@ from transformers.generation.streamers import BaseStreamer
 from ..draft.protocol import Drafter
 from ..target.protocol import Target
 from ..tune.budget import BudgetPolicy, make_budget
+from ..tune.shared import SharedBudget
 from ..verify.grammar import Grammar
 from ..verify.registry import DraftKind, resolve_rule
 from ..verify.rule import Rule
@@ -57,7 +58,12 @@ class Speculator:
         drafter_options: for a drafter given by name, for example ``{"draft_model": "qwen2.5-coder-0.5b-instruct"}``.
             With a draft model the target's tokenizer and device are handed on unless they are given here.
         rule: ``"auto"``, a name (see ``branchwise.verify``) or a `Rule`.
-        budget: most nodes of a tree, root included; 1 is plain decoding, ``"auto"`` chooses while generating.
+        budget: most nodes of a tree, root included; 1 is plain decoding. ``"auto"`` chooses at every step (see
+            `SharedBudget`), from the first one on where ``branchwise tune`` or an earlier run has measured costs.
+        engine: what runs the model: ``"transformers"``; ``"openvino"``, compiled for the CPU (docs/performance.md); or
+            ``"auto"``, OpenVINO for models that it can compile exactly and transformers for others.
+        weights: with OpenVINO, what the weights are kept in: "f32", "bf16", "int8" or "int4"; the model's own format if
+            absent. With fewer bits, the output is that of plain decoding with these weights.
 
     Raises:
         UnsupportedModel: the model cannot be kept exact; says why and what to do.
@@ -73,11 +79,13 @@ class Speculator:
         drafter: str | Drafter = "auto",
         drafter_options: Mapping[str, Any] | None = None,
         rule: str | Rule = "auto",
-        budget: int | str | BudgetPolicy = "auto",
+        budget: int | str | BudgetPolicy | SharedBudget = "auto",
+        engine: str = "transformers",
+        weights: str | None = None,
     ) -> None:
-        self.target: Target = as_target(model)
+        self.target: Target = as_target(model, engine, weights)
         self.drafter = drafter_for(self.target, tokenizer, drafter, drafter_options)
-        self.budget = make_budget(budget)
+        self.budget = make_budget(budget, self.target)
         self.rule = rule
         self.tokenizer = tokenizer
         self.model = getattr(self.target, "model", None)
@@ -306,6 +314,8 @@ def generate(
     drafter_options: Mapping[str, Any] | None = None,
     rule: str | Rule = "auto",
     budget: int | str | BudgetPolicy = "auto",
+    engine: str = "transformers",
+    weights: str | None = None,
     seed: int | None = None,
     grammar: Grammar | None = None,
     logprobs: int | None = None,
@@ -322,6 +332,8 @@ def generate(
         drafter_options: see `Speculator`.
         rule: see `Speculator`.
         budget: see `Speculator`.
+        engine: see `Speculator`; compiling takes seconds, so keep a `Speculator` instead.
+        weights: see `Speculator`.
         seed: seed of the coins; fresh entropy without one.
         grammar: what the text must look like, see `Speculator.generate`; needs ``tokenizer=...``.
         logprobs: see `Speculator.generate`.
@@ -333,7 +345,14 @@ def generate(
     """
     tokenizer = as_transformers.pop("tokenizer", None)
     speculator = Speculator(
-        model, tokenizer, drafter=drafter, drafter_options=drafter_options, rule=rule, budget=budget
+        model,
+        tokenizer,
+        drafter=drafter,
+        drafter_options=drafter_options,
+        rule=rule,
+        budget=budget,
+        engine=engine,
+        weights=weights,
     )
     return speculator.generate(input_ids, seed=seed, grammar=grammar, logprobs=logprobs, **as_transformers)
 

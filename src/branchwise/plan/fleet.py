@@ -123,7 +123,7 @@ class Replica:
         self.engine = Engine(
             self.target,
             drafter=SimulatedDrafter(model, self.clock),
-            rule=SimulatedRule(settings.seed * 1_000_003 + number),
+            rule=SimulatedRule(model.acceptance, settings.seed * 1_000_003 + number),
             budget=shared if settings.budget == "auto" else settings.budget,
             max_lanes=settings.max_lanes,
             pool_tokens=pool_tokens(model),

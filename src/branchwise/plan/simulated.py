@@ -1,8 +1,9 @@
 """A target, a drafter and a rule that take time and compute nothing, for the real `Engine` on a simulated clock.
 
 The engine, its session, admission, pacing and shared budget are the ones that serve; only the model is put on here.
-Every token is 0. A drafted node's chance to be accepted is its score, and the rule throws a die for it: which nodes are
-accepted therefore follows the acceptance that was measured, whatever the engine cuts off the trees.
+A token is the number of a node in the tree that was measured. What a drafted node has in front of it is decided by a
+die, over all children it had when it was measured: so acceptance is the measured one whatever the engine cuts off the
+trees, and a right child that was cut off shows in the bonus token, as it does in earnest.
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ class SimulatedTarget:
         clock: to spend them on.
     """
 
-    vocab_size = 1
     device = torch.device("cpu")
     context_limit: int | None = None
     solo_beyond: int | None = None
@@ -58,8 +58,8 @@ class SimulatedTarget:
         self._clock = clock
         self._lengths: dict[int, int] = {}
         self._opened = 0
-        # one row for all nodes: no rule here reads it
-        self._logits = torch.zeros(model.acceptance.largest, 1)  # [N, 1]
+        self.vocab_size = model.acceptance.largest
+        self._logits = torch.zeros(1, 1).expand(self.vocab_size, self.vocab_size)  # [N, V]; no rule here reads them
 
     def open(self, expected_rows: int = 0, longest: int | None = None) -> int:
         """See `Target.open`."""
@@ -147,7 +147,7 @@ class SimulatedDrafter:
     ) -> list[DraftTree]:
         """See `Drafter.propose`."""
         trees = [
-            _tree(self._model.acceptance, budget, context.max_depth)
+            _tree(self._model.acceptance, budget, context.max_depth, context.tokens[-1])
             for context, budget in zip(contexts, budgets, strict=True)
         ]
         sizes = [len(draft.tree) for draft in trees]
@@ -162,46 +162,58 @@ class SimulatedDrafter:
 
 
 class SimulatedRule:
-    """Accepts a node as often as its score says.
+    """Accepts a node as often as was measured.
 
     Args:
+        acceptance: the measurement.
         seed: of its dice.
     """
 
     name = "simulated"
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, acceptance: Acceptance, seed: int) -> None:
+        self._gains = acceptance.gains
+        self._children = TokenTree(range(acceptance.largest), acceptance.parents).children
         self._chance = random.Random(seed)
 
     def accept(self, draft: DraftTree, law: Law, coins: Coins) -> Verdict:
-        """Walks down: of a node's children at most one is accepted, each with its score over the node's."""
-        tree, scores, path = draft.tree, (1.0, *draft.scores), [0]
-        while children := tree.children(path[-1]):
-            die = self._chance.random() * scores[path[-1]]
-            for child in children:
-                die -= scores[child]
-                if die < 0:
-                    path.append(child)
-                    break
-            else:
+        """Walks down: of a node's children at most one is right, each with its chance over the node's."""
+        tree, path, measured = draft.tree, [0], 0
+        while right := self._right_child(measured):
+            child = next((child for child in tree.children(path[-1]) if tree.tokens[child] == right), None)
+            if child is None:
                 break
-        return Verdict(tuple(path), 0)
+            path.append(child)
+            measured = right
+        return Verdict(tuple(path), right)
+
+    def _right_child(self, node: int) -> int:
+        """Throws the die below a measured node; 0, the root's number, when nothing that was measured is right."""
+        die = self._chance.random() * self._gains[node]
+        for child in self._children(node):
+            die -= self._gains[child]
+            if die < 0:
+                return child
+        return 0
 
 
 @lru_cache(maxsize=4096)
-def _cut_tree(parents: tuple[int, ...], gains: tuple[float, ...], budget: int, max_depth: int | None) -> DraftTree:
+def _cut_tree(
+    parents: tuple[int, ...], gains: tuple[float, ...], budget: int, max_depth: int | None, root: int
+) -> DraftTree:
     number: dict[int, int] = {0: 0}
-    depth, kept_parents = [0], [-1]
+    depth, tokens, kept_parents = [0], [root], [-1]
     scores: list[float] = []
     for node in range(1, len(parents)):
         depth.append(depth[parents[node]] + 1)
         if len(kept_parents) < budget and (max_depth is None or depth[node] <= max_depth):
             number[node] = len(kept_parents)
+            tokens.append(node)
             kept_parents.append(number[parents[node]])
             scores.append(gains[node])
-    return DraftTree.deterministic(TokenTree([0] * len(kept_parents), kept_parents), "simulated", scores)
+    return DraftTree.deterministic(TokenTree(tokens, kept_parents), "simulated", scores)
 
 
-def _tree(acceptance: Acceptance, budget: int, max_depth: int | None) -> DraftTree:
+def _tree(acceptance: Acceptance, budget: int, max_depth: int | None, root: int) -> DraftTree:
     height = acceptance.largest if max_depth is None else min(max_depth, acceptance.largest)
-    return _cut_tree(acceptance.parents, acceptance.gains, budget, max(0, height))
+    return _cut_tree(acceptance.parents, acceptance.gains, budget, max(0, height), root)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from ..decode.statistics import StepSeconds
-
+    from ..target.protocol import Target
+    from .shared import SharedBudget
 
 _NO_BUDGET = "a budget is a whole number of nodes or 'auto', got {!r}"
 
@@ -57,18 +58,38 @@ class FixedBudget:
         """Nothing to learn."""
 
 
-def make_budget(spec: int | str | BudgetPolicy) -> BudgetPolicy:
-    """The policy for what a user wrote: a number of nodes, ``"auto"``, or a policy itself."""
-    if spec == "auto":
-        from .adaptive import AdaptiveBudget
+def make_budget(
+    spec: int | str | BudgetPolicy | SharedBudget, target: Target | None = None
+) -> BudgetPolicy | SharedBudget:
+    """The policy for what a user wrote: a number of nodes, ``"auto"``, or a policy itself.
 
-        return AdaptiveBudget()
+    Args:
+        spec: what the user wrote.
+        target: whose stored cost curve ``"auto"`` begins with and adds to; without one it learns for itself.
+
+    Raises:
+        ValueError: neither a number of nodes from 1 on nor ``"auto"``.
+    """
+    if spec == "auto":
+        return _auto(target)
     if isinstance(spec, str):
         try:
             spec = int(spec)
         except ValueError:
             raise ValueError(_NO_BUDGET.format(spec)) from None
-    if not isinstance(spec, int) and hasattr(spec, "choose"):
+    if not isinstance(spec, int) and (hasattr(spec, "choose") or hasattr(spec, "ceilings")):
         return spec
     # anything else: its own check says what is wrong
     return FixedBudget(spec)  # type: ignore[arg-type]
+
+
+def _auto(target: Target | None) -> SharedBudget:
+    from .shared import SharedBudget
+
+    if target is None:
+        return SharedBudget()
+    from .curve_key import curve_key
+    from .curve_store import CurveStore
+
+    store = CurveStore(curve_key(target))
+    return SharedBudget(table=store.load(), keep=store.add)

@@ -2,15 +2,21 @@
 
 Knows counts and seconds; knows no tree and no request. On most machines the first nodes are nearly free (a forward is
 bound by reading the weights), and from some number on every node costs its arithmetic.
+
+With a measured table only the ratio of the steps to it is learned, as two things: the level, how busy the machine is
+now, and the shape, where the table is wrong. So one step says something about every number of nodes, at every context.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from statistics import median_low
+
+import numpy as np
+
+from .cost_table import Column, CostTable, Numbers, along
 
 #: buckets per doubling of the number of nodes
 PER_DOUBLING = 2
@@ -18,13 +24,22 @@ PER_DOUBLING = 2
 REMEMBERED = 8
 #: steps after which a bucket that nobody visited is forgotten: contexts have grown or lanes have left
 FORGOTTEN_AFTER = 512
+#: with a table: latest steps of a bucket that count, and steps that the table itself counts as
+REMEMBERED_SHAPE, TABLE_STEPS = 32, 4
+#: numbers of nodes for which seconds are worked out at once, at least
+LEAST_CURVE = 48
+#: numbers of nodes that make a column worth keeping, and steps seen of each
+COLUMN_NODES, COLUMN_STEPS = 3, 2
 
 
 @dataclass
 class _Bucket:
-    """Steps of about one number of nodes: ``(nodes, seconds)`` of the latest, and when the last one was."""
+    """Steps of about one number of nodes: ``(nodes, seconds)`` of the latest, and when the last one was.
 
-    steps: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    With a table, the ratio to it and to the level of the time is in the place of the seconds.
+    """
+
+    steps: deque[tuple[int, float]]
     last: int = 0
 
     @property
@@ -39,54 +54,105 @@ class CostCurve:
 
     Beyond the largest number seen the last slope goes on; with one number seen nothing is known of a slope, and more
     nodes are taken to be free: so they are tried, and then it is known. Costs never fall with the number.
+
+    Args:
+        table: what was measured before, on this machine with this model.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, table: CostTable | None = None) -> None:
+        self.table = table
+        self._trust = TABLE_STEPS
         self._buckets: dict[int, _Bucket] = {}
+        self._ratios: deque[float] = deque(maxlen=REMEMBERED)  # of the latest steps to the table
         self._step = 0
-        self._points: list[tuple[float, float]] | None = None
+        self._curve: list[float] | None = None
+        self._curve_context = 0.0
 
-    def learn(self, nodes: int, seconds: float) -> None:
-        """Books one step."""
+    def learn(self, nodes: int, seconds: float, context: float = 0.0) -> None:
+        """Books one step.
+
+        Args:
+            nodes: of all trees.
+            seconds: it took.
+            context: committed tokens of a lane; only a table knows what to do with it.
+        """
         self._step += 1
-        bucket = self._buckets.setdefault(round(PER_DOUBLING * math.log2(nodes)), _Bucket())
-        bucket.steps.append((nodes, seconds))
+        value, remembered = seconds, REMEMBERED
+        if self.table is not None:
+            ratio = seconds / self.table.seconds(nodes, context)
+            self._ratios.append(ratio)
+            value, remembered = ratio / self._level, REMEMBERED_SHAPE
+        bucket = self._buckets.setdefault(round(PER_DOUBLING * math.log2(nodes)), _Bucket(deque(maxlen=remembered)))
+        bucket.steps.append((nodes, value))
         bucket.last = self._step
         old = [key for key, kept in self._buckets.items() if self._step - kept.last > FORGOTTEN_AFTER]
         for key in old:
             del self._buckets[key]
-        self._points = None
+        self._curve = None
 
-    def knows(self, nodes: int) -> int:
-        """Remembered steps of about so many nodes."""
-        bucket = self._buckets.get(round(PER_DOUBLING * math.log2(nodes)))
-        return len(bucket.steps) if bucket else 0
+    @property
+    def _level(self) -> float:
+        """How busy the machine is: the latest steps' seconds, as a multiple of the table's."""
+        return median_low(self._ratios) if self._ratios else 1.0
 
-    def seconds(self, nodes: float) -> float:
+    def adopt(self, table: CostTable) -> None:
+        """From now on only the ratio to a table is learned, one that was made of what is known."""
+        self.table = table
+        self._trust = COLUMN_STEPS
+        self._buckets.clear()
+        self._ratios.clear()
+        self._curve = None
+
+    def seconds(self, nodes: float, context: float = 0.0) -> float:
         """Estimate for a step of so many nodes; 1 before anything is known."""
-        points = self._known()
-        if not points:
-            return 1.0
-        if nodes <= points[0][0]:
-            return points[0][1]
-        for (left, low), (right, high) in pairwise(points):
-            if nodes <= right:
-                return low + (high - low) * (nodes - left) / (right - left)
-        if len(points) == 1:
-            return points[0][1]
-        (left, low), (right, high) = points[-2:]
-        return high + (high - low) * (nodes - right) / (right - left)
+        whole = int(nodes)
+        curve = self._up_to(whole + 1, context)
+        return curve[whole - 1] + (nodes - whole) * (curve[whole] - curve[whole - 1])
 
-    def _known(self) -> list[tuple[float, float]]:
-        """Points of rising nodes and never falling seconds."""
-        if self._points is None:
-            found = sorted(bucket.point for bucket in self._buckets.values())
-            highest = 0.0
-            points: list[tuple[float, float]] = []
-            for nodes, seconds in found:
-                highest = max(highest, seconds)
-                if points and nodes <= points[-1][0]:
-                    continue
-                points.append((nodes, highest))
-            self._points = points
-        return self._points
+    def profile(self, most: int, context: float = 0.0) -> Numbers:
+        """The same for 1, 2, ... ``most`` nodes; never falling."""
+        return np.array(self._up_to(most, context)[:most])
+
+    def _up_to(self, most: int, context: float) -> list[float]:
+        """Kept until the next step, as many numbers are asked of one state."""
+        if self._curve is None or len(self._curve) < most or self._curve_context != context:
+            self._curve = self._estimate(np.arange(1.0, max(most, LEAST_CURVE) + 1), context).tolist()
+            self._curve_context = context
+        return self._curve
+
+    def _estimate(self, nodes: Numbers, context: float) -> Numbers:
+        places, values = self._known()
+        if self.table is None:
+            return along(places, values, nodes) if places else np.ones(len(nodes))
+        base = self.table.profile(nodes, context) * self._level
+        return base if not places else np.maximum.accumulate(base * np.interp(nodes, places, values))
+
+    def column(self, context: int) -> Column | None:
+        """What is known by now, as a column of a table for that context; None while it is too little."""
+        if self.table is not None:
+            # where nothing was seen the table's own shape is the best guess
+            nodes = sorted({count for column in self.table.columns for count in column.nodes})
+        else:
+            seen = [bucket.point for bucket in self._buckets.values() if len(bucket.steps) >= COLUMN_STEPS]
+            nodes = sorted({round(place) for place, _ in seen})
+            if len(nodes) < COLUMN_NODES:
+                return None
+        return Column(context, tuple(nodes), tuple(self.seconds(count, context) for count in nodes))
+
+    def _known(self) -> tuple[list[float], Numbers]:
+        """Points of rising nodes: of never falling seconds, or with a table of the ratios to it."""
+        found = sorted((bucket.point, len(bucket.steps)) for bucket in self._buckets.values())
+        if self.table is not None:
+            # a few steps say little against a measurement
+            shrunk = [(steps * ratio + self._trust) / (steps + self._trust) for (_, ratio), steps in found]
+            return [nodes for (nodes, _), _ in found], np.array(shrunk)
+        places: list[float] = []
+        heights: list[float] = []
+        highest = 0.0
+        for (nodes, seconds), _ in found:
+            highest = max(highest, seconds)
+            if places and nodes <= places[-1]:
+                continue
+            places.append(nodes)
+            heights.append(highest)
+        return places, np.array(heights)

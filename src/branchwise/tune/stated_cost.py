@@ -7,6 +7,7 @@ is enough to turn a near-tie of two tokens.
 from __future__ import annotations
 
 from .cost_curve import CostCurve
+from .cost_table import Numbers
 
 #: what one node adds, as a share of what a forward costs anyway, by type of device: nodes that share a forward of a
 #: small model are cheap on a CPU and nearly free on an accelerator. A wrong share costs speed only
@@ -25,13 +26,11 @@ class StatedCost(CostCurve):
         super().__init__()
         self._share = NODE_SHARE.get(device_type, OTHER_SHARE)
 
-    def learn(self, nodes: int, seconds: float) -> None:
+    def learn(self, nodes: int, seconds: float, context: float = 0.0) -> None:
         """Nothing to learn."""
 
-    def knows(self, nodes: int) -> int:
-        """More steps than anybody asks for."""
-        return 2**31
+    def column(self, context: int) -> None:
+        """Nothing to keep."""
 
-    def seconds(self, nodes: float) -> float:
-        """As the class says."""
+    def _estimate(self, nodes: Numbers, context: float) -> Numbers:
         return 1 + self._share * nodes

@@ -263,7 +263,7 @@
       if (node === null) return;
       groups.forEach((group, here) => group.setAttribute("tabindex", here === node ? 0 : -1));
       // browsers do not do this for a part of an svg
-      groups[node].scrollIntoView({block: "nearest", inline: "nearest"});
+      groups[node].scrollIntoView({block: "nearest", inline: "nearest", behavior: "instant"});
       show(node);
     });
     frame.addEventListener("focusout", () => show(null));

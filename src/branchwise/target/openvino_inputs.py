@@ -1,0 +1,126 @@
+"""What one forward brings to a compiled decoder: positions, blocks, and who sees whom, as named tensors.
+
+Knows trees and a `PagedCache`; knows no weight and no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from ..attention.layout import TreeLayout
+from ..cache import PagedCache
+from ..cache.paged_cache import BLOCK_ROWS
+from ..tree import TokenTree
+from .openvino_attention import seen_names
+from .openvino_decoder import Turn
+
+#: rows that the tables of a `Turns` grow by
+_TURNS = 1024
+#: hides a row: far below any score, and finite, so that rows of padding stay finite, too
+_HIDDEN = -1e30
+
+
+class Turns:
+    """Cosines and sines of positions, computed once for each position.
+
+    Args:
+        rotary: the tables by name.
+    """
+
+    def __init__(self, rotary: Mapping[str, Turn]) -> None:
+        self._rotary = dict(rotary)
+        self._tables: dict[str, Tensor] = {}  # by name of the input: [positions, D]
+        self._known = 0
+
+    def of(self, positions: Sequence[int]) -> dict[str, Tensor]:
+        """The rows of some positions, by name of the input."""
+        if not self._rotary:
+            return {}
+        if max(positions) >= self._known:
+            self._known = _TURNS * (1 + max(positions) // _TURNS)
+            for name, turn in self._rotary.items():
+                pair = turn(torch.arange(self._known))
+                self._tables |= {f"{which}.{name}": t for which, t in zip(("cosines", "sines"), pair, strict=True)}
+        at = torch.tensor(positions)
+        return {name: table.index_select(0, at) for name, table in self._tables.items()}
+
+
+def positions_of(cache: PagedCache, trees: Mapping[int, TokenTree]) -> list[int]:
+    """Of all nodes, lane after lane."""
+    return [cache.length(lane) + depth for lane, tree in trees.items() for depth in tree.depth]
+
+
+def paged_inputs(cache: PagedCache, trees: Mapping[int, TokenTree]) -> dict[str, Tensor]:
+    """What paged attention asks for; the cache has made room for the trees already."""
+    past = [cache.length(lane) for lane in trees]
+    nodes = [len(tree) for tree in trees.values()]
+    blocks = [cache.blocks(lane) for lane in trees]
+    # a chain is what the engine assumes where there is no matrix
+    seen = [torch.empty(0, dtype=torch.uint8) if _is_chain(tree) else _seen_matrix(tree) for tree in trees.values()]
+    whole = {
+        "past_lens": past,
+        "subsequence_begins": _begins(nodes),
+        "block_indices": [block for row in blocks for block in row],
+        "block_indices_begins": _begins([len(row) for row in blocks]),
+        "max_context_len": max(p + n for p, n in zip(past, nodes, strict=True)),
+        "qq_bias_begins": _begins([len(matrix) for matrix in seen]),
+    }
+    return {name: torch.tensor(value, dtype=torch.int32) for name, value in whole.items()} | {
+        "qq_bias": torch.cat(seen)
+    }
+
+
+def gathered_inputs(
+    cache: PagedCache, trees: Mapping[int, TokenTree], windows: Sequence[int | None]
+) -> dict[str, Tensor]:
+    """What gathered attention asks for, for layers of these windows."""
+    layout = TreeLayout.from_trees(list(trees.values()))
+    width = layout.width
+    first = torch.tensor(_begins(layout.nodes)[:-1])[:, None]  # [B, 1]
+    node = torch.arange(width)
+    # padding takes the first node of its lane
+    spread = first + torch.where(node < torch.tensor(layout.nodes)[:, None], node, 0)  # [B, N]
+    place = [lane * width + node for lane, nodes in enumerate(layout.nodes) for node in range(nodes)]
+    given = {"spread": spread.to(torch.int32), "place": torch.tensor(place, dtype=torch.int32)}
+    for window in windows:
+        blocks, mask = _seen_blocks(cache, list(trees), layout, window)
+        given |= dict(zip(seen_names(window), (blocks, mask), strict=True))
+    return given
+
+
+def _seen_blocks(
+    cache: PagedCache, lanes: Sequence[int], layout: TreeLayout, window: int | None
+) -> tuple[Tensor, Tensor]:
+    """Blocks of the committed rows that some node may see ``[B, M]``, and the mask ``[B, 1, N, 32 M + N]``."""
+    tables: list[list[int]] = []
+    committed: list[int] = []
+    for lane in lanes:
+        length = cache.length(lane)
+        first = 0 if window is None else max(0, length - (window - 1)) // BLOCK_ROWS
+        last = -(-length // BLOCK_ROWS)
+        tables.append(cache.blocks(lane)[first:last])
+        committed.append(length - first * BLOCK_ROWS)
+    most = max(1, *map(len, tables))
+    # what fills a short row is a block of its lane; the mask hides it
+    filled = [
+        [*table, *([cache.blocks(lane)[0]] * (most - len(table)))] for lane, table in zip(lanes, tables, strict=True)
+    ]
+    blocks = torch.tensor(filled, dtype=torch.int32)
+    visible = layout.mask(tuple(committed), most * BLOCK_ROWS, window)[:, None]  # [B, 1, N, 32 M + N]
+    return blocks, torch.zeros(visible.shape).masked_fill_(~visible, _HIDDEN)
+
+
+def _seen_matrix(tree: TokenTree) -> Tensor:
+    return tree.ancestors().to(torch.uint8).flatten()
+
+
+def _is_chain(tree: TokenTree) -> bool:
+    return tree.height == len(tree) - 1
+
+
+def _begins(counts: Sequence[int]) -> list[int]:
+    return [0, *accumulate(counts)]

@@ -1,0 +1,87 @@
+"""The online curve on top of a measured table: only ratios are learned, and what is old gives way."""
+
+from __future__ import annotations
+
+import pytest
+
+from branchwise.tune.cost_curve import FORGOTTEN_AFTER, CostCurve
+from branchwise.tune.cost_table import Column, CostTable
+
+pytestmark = pytest.mark.core
+
+TABLE = CostTable(
+    (Column(100, (1, 8, 16, 32), (1.0, 1.0, 2.0, 4.0)), Column(300, (1, 8, 16, 32), (3.0, 3.0, 6.0, 12.0)))
+)
+
+
+def test_the_table_is_believed_before_the_first_step():
+    curve = CostCurve(TABLE)
+    assert [curve.seconds(nodes, 100) for nodes in (1, 12, 32)] == [1.0, 1.5, 4.0]
+    assert curve.seconds(16, 200) == 4.0
+
+
+def test_one_busy_step_speaks_for_every_size_and_context():
+    curve = CostCurve(TABLE)
+    curve.learn(8, 2.0, context=100)
+    assert [curve.seconds(nodes, 100) for nodes in (1, 8, 32)] == [2.0, 2.0, 8.0]
+    assert curve.seconds(32, 300) == 24.0
+
+
+def test_where_the_table_is_wrong_that_is_learned():
+    curve = CostCurve(TABLE)
+    for _ in range(40):
+        curve.learn(1, 1.0, context=100)
+        curve.learn(32, 8.0, context=100)
+    assert curve.seconds(1, 100) == pytest.approx(1.0, rel=0.05)
+    assert curve.seconds(32, 100) == pytest.approx(8.0, rel=0.08)
+
+
+def test_sizes_not_seen_for_long_follow_the_others():
+    curve = CostCurve(TABLE)
+    curve.learn(32, 4.0, context=100)
+    for _ in range(FORGOTTEN_AFTER // 2):
+        curve.learn(1, 3.0, context=100)
+    assert curve.seconds(1, 100) == 3.0
+    assert curve.seconds(32, 100) == pytest.approx(12.0, rel=0.1), "the machine is three times as busy"
+
+
+def test_a_hiccup_does_not_move_it():
+    curve = CostCurve(TABLE)
+    for seconds in (1.0, 1.0, 50.0):
+        curve.learn(1, seconds, context=100)
+    assert curve.seconds(1, 100) == 1.0
+
+
+def test_costs_never_fall_whatever_the_ratios():
+    curve = CostCurve(TABLE)
+    curve.learn(1, 5.0, context=100)
+    curve.learn(32, 1.0, context=100)
+    profile = list(curve.profile(60, 100))
+    assert len(profile) == 60
+    assert profile == sorted(profile)
+
+
+def test_a_column_of_what_was_learned():
+    curve = CostCurve()
+    for nodes, seconds in ((1, 1.0), (9, 2.0)):
+        curve.learn(nodes, seconds)
+        curve.learn(nodes, seconds)
+    assert curve.column(256) is None, "two sizes make no curve"
+    curve.learn(33, 5.0)
+    assert curve.column(256) is None, "one step may have been a hiccup"
+    curve.learn(33, 5.0)
+    assert curve.column(256) == Column(256, (1, 9, 33), (1.0, 2.0, 5.0))
+    curve.adopt(CostTable((curve.column(256),)))
+    assert curve.seconds(21, 256) == 3.5
+    curve.learn(9, 4.0, context=256)
+    assert curve.seconds(21, 256) == 7.0
+
+
+def test_with_a_table_a_column_has_the_tables_sizes():
+    curve = CostCurve(TABLE)
+    for nodes in (1, 6, 20):
+        for _ in range(2):
+            curve.learn(nodes, 2 * TABLE.seconds(nodes, 1000), context=1000)
+    column = curve.column(1024)
+    assert column.nodes == (1, 8, 16, 32)
+    assert column.seconds == pytest.approx([2 * TABLE.seconds(nodes, 1024) for nodes in column.nodes])
