@@ -328,7 +328,7 @@ def test_a_full_context_offers_a_new_chat(page):
 def test_a_server_that_is_busy(chromium):  # noqa: F811
     with page_on(chromium, 5, slow=0.1, open_requests=1) as (page, server):
         other = RawClient(server)
-        other.post("/v1/completions", {"prompt": "hello", "max_tokens": 200, "stream": True})
+        other.post("/v1/completions", {"prompt": "hello", "temperature": 0, "max_tokens": 200, "stream": True})
         other.read_until(b"data: ")
         page.ask()
         assert page.failure == "1 requests are in progress; try again later"
