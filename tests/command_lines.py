@@ -25,6 +25,7 @@ def whole_command() -> Any:
 def in_blocks(page: str) -> Iterator[tuple[int, list[str]]]:
     """Line number and words of every `branchwise ...` in a fenced block of a page that is not Python or JSON."""
     fenced, inside, whole, first = False, False, "", 0
+    variables: dict[str, str] = {}  # the page's own, such as FILE=results.json
     for number, line in enumerate(page.splitlines(), start=1):
         fence = re.match(r"\s*```(\w*)", line)
         if fence:
@@ -36,6 +37,11 @@ def in_blocks(page: str) -> Iterator[tuple[int, list[str]]]:
         first = first if whole else number
         whole += line.removesuffix("\\")
         if not line.endswith("\\"):
+            for name, value in variables.items():
+                whole = whole.replace(f"${name}", value)
+            assigned = re.fullmatch(r"(\w+)=(\S+|\"[^\"]*\")", whole.strip())
+            if assigned:
+                variables[assigned.group(1)] = assigned.group(2).strip('"')
             words = words_of(whole)
             if words is not None:
                 yield first, words

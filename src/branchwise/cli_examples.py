@@ -23,6 +23,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'branchwise show "Name three rivers." --text',
     ),
     "compare": ("branchwise compare --quick --out report.html", "branchwise compare --json report.json --threads 2"),
+    "tune": ("branchwise tune --threads 2", "branchwise tune --contexts 256,2048 --nodes 1,8,16,32 --plot curve.png"),
     "plan": (
         "branchwise plan --hardware h100 --config default --batch 1..64 --context 2048",
         "branchwise plan --check --threads 2",

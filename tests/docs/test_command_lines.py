@@ -63,6 +63,8 @@ def test_the_reading_of_pages() -> None:
         "```python\nbranchwise x\n```\nbranchwise y"
     )
     assert list(in_blocks(page)) == [(3, ["generate", "a", "--raw"])]
+    variables = '```sh\nF=a.json\nALL="--budgets 17 --json $F"\nbranchwise bench p.jsonl $ALL\n```'
+    assert list(in_blocks(variables)) == [(4, ["bench", "p.jsonl", "--budgets", "17", "--json", "a.json"])]
     assert list(in_sentences(page)) == [["doctor", "--json"]]
     assert words_of("KEY=1 branchwise serve > log") == ["serve"]
     assert words_of("python -m branchwise") is None
