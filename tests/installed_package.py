@@ -16,7 +16,7 @@ from pathlib import Path
 
 #: what only extras bring; none of them may be needed, and none may be loaded by an import
 OPTIONAL = (
-    "fastapi", "uvicorn", "starlette", "prometheus_client", "ray", "openvino", "nncf", "matplotlib", "xgrammar", "gguf",
+    "fastapi", "uvicorn", "starlette", "prometheus_client", "ray", "openvino", "matplotlib", "xgrammar", "gguf",
 )  # fmt: skip
 #: files that have no place in an archive
 JUNK = ("__pycache__", ".pyc", ".venv", ".hypothesis", "_cache/", ".safetensors", "/out/", "/results/")

@@ -301,7 +301,8 @@ def test_a_broken_processor_ends_its_own_request():
     assert outputs([handles[0], handles[2]]) == [alone(2, None), alone(3, 6)]
     with pytest.raises(RuntimeError, match="this processor is broken"):
         handles[1].result(timeout=0)
-    assert handles[1].tokens == alone(1, None)[: len(handles[1].tokens)] and len(handles[1].tokens) >= 5
+    # how many: the budget decides over how many nodes the calls spread
+    assert handles[1].tokens and handles[1].tokens == alone(1, None)[: len(handles[1].tokens)]
     with pytest.raises(RuntimeError, match="this processor is broken"):
         list(handles[1])
 

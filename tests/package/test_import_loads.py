@@ -16,7 +16,7 @@ pytestmark = pytest.mark.core
 #: first names of what only some commands need; transformers itself may import matplotlib's or jinja2's neighbours, so
 #: the second test compares with what it has loaded already
 EXTRAS = {
-    "fastapi", "starlette", "uvicorn", "prometheus_client", "ray", "openvino", "nncf", "matplotlib", "xgrammar", "gguf",
+    "fastapi", "starlette", "uvicorn", "prometheus_client", "ray", "openvino", "matplotlib", "xgrammar", "gguf",
     "openai", "mkdocs",
 }  # fmt: skip
 

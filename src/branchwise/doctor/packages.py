@@ -34,7 +34,7 @@ EXTRAS: dict[str, Extra] = {
     "serve": Extra("the server", ("fastapi", "uvicorn", "prometheus_client", "jinja2")),
     "plot": Extra("plots of measurements", ("matplotlib",)),
     "triton": Extra("the attention kernel for GPUs", ("triton",)),
-    "openvino": Extra("the compiled engine for CPUs", ("openvino", "nncf")),
+    "openvino": Extra("the compiled engine for CPUs", ("openvino",)),
     "ray": Extra("many replicas, clusters", ("ray", "fastapi", "uvicorn", "prometheus_client", "jinja2")),
 }
 
