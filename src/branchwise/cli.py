@@ -327,6 +327,9 @@ def bench(
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write the result, rows included, to a file.")
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw tokens per step, speed and acceptance: a .png, .svg or .pdf.")
+    ] = None,
     model: Model = "default",
     chat: Chat = None,
     dtype: Dtype = "auto",
@@ -343,6 +346,7 @@ def bench(
     """
     from .bench.job import Job, run_job
     from .bench.methods import TreeSpec, method_names
+    from .bench.plots import check_plotting, plot_methods
     from .bench.prompts import choose_prompts, read_prompts
     from .bench.report import check_writable, last_line, print_report, write_json
     from .bench.sampling import Sampling
@@ -374,8 +378,11 @@ def bench(
         engine=engine_name,
         weights=weights,
     )
-    if json_path is not None:
-        check_writable(json_path)
+    for path in (json_path, plot):
+        if path is not None:
+            check_writable(path)
+    if plot is not None:
+        check_plotting()
     loaded, tokenizer = load_model(model, dtype, device, threads)
     options = _drafter_options(draft_model, None, dtype, device, tokenizer)
     with counted("prompts", len(chosen)) as tell:
@@ -383,6 +390,8 @@ def bench(
     print_report(record)
     if json_path is not None:
         write_json(record, json_path)
+    if plot is not None:
+        plot_methods(record, plot)
     typer.echo(last_line(record))
     if record["interrupted"]:
         raise KeyboardInterrupt

@@ -62,9 +62,23 @@ def test_a_whole_run(prompts: Path, model: Path, tmp_path: Path) -> None:
     parts = [tree[f"share_{part}"] for part in ("draft", "verify", "commit", "other")]
     assert sum(parts) == pytest.approx(tree["outside_share"], abs=1e-3)
     assert all(part >= 0 for part in parts)
+    assert last["methods"]["plain"]["acceptance"] == {"depth": [], "rank": []}
+    ranks = last["methods"]["tree-9"]["acceptance"]["rank"]
+    assert sum(rank["accepted"] for rank in ranks) == sum(
+        depth["accepted"] for depth in last["methods"]["tree-9"]["acceptance"]["depth"]
+    )
     # the first method changes from prompt to prompt
     firsts = [row["method"] for row in whole["rows"] if row["place"] == 0]
     assert firsts == names[:3]
+
+
+def test_a_picture(prompts: Path, model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need the extra plot")
+    result = bench(prompts, model, "--methods", "plain,tree,hf-plain", "--budgets", "3,9", "--plot", tmp_path / "p.png")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    refused = bench(prompts, model, "--plot", tmp_path / "nowhere" / "p.png")
+    assert refused.exit_code == 2 and "nowhere" in refused.stderr
 
 
 def test_provenance_says_what_ran_and_nothing_about_where(prompts: Path, model: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ Definitions (times are as in `stopwatch`: nothing before the first run of tokens
     share_draft, ...       draft, verify, commit as the loop books them, other = the rest
     outside_ms_*_context   median milliseconds per step outside the forward, in the quarter of the steps with the
                            shortest and in the quarter with the longest context
+    acceptance             see `acceptance`; of methods that draft
     equal                  prompts whose tokens are those of plain decoding (or of hf-plain where plain did not run)
 """
 
@@ -20,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from .acceptance import count_acceptance
 from .agreement import Divergence, first_difference
 from .runner import Results, Row, rate
 
@@ -58,6 +60,9 @@ def summarise(
                 )
                 for category in dict.fromkeys(row.prompt.category for row in rows)
             },
+            "acceptance": count_acceptance(
+                record for row in rows if row.run.generation is not None for record in row.run.generation.records
+            ),
             "differences": _differences(pairs, explain) if name != reference else [],
         }
     return summary
