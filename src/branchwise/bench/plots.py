@@ -104,4 +104,5 @@ def _draw_acceptance(axis: Any, methods: Mapping[str, Any], key: str, label: str
             look = {"marker": MARKS[number % len(MARKS)], "color": COLOURS[number % len(COLOURS)]}
             axis.plot(range(1, len(shares) + 1), shares, **look)
     axis.set(xlabel=label, ylabel="share accepted", ylim=(0, 1))
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.grid(alpha=0.3)
