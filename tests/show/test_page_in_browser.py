@@ -98,12 +98,15 @@ def test_the_node_in_hand_is_in_sight(page: Any) -> None:
 
 
 def test_tokens_buttons_the_slider_and_the_time_line_lead_to_their_step(page: Any) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
     page.find_elements("css selector", ".run")[3].click()
     assert where(page) == f"step 4 of {STEPS}"
     assert page.find_element("css selector", ".run.now").get_attribute("data-step") == "3"
     assert len(page.find_elements("css selector", ".run.later")) == STEPS - 4
     press(page, "ARROW_RIGHT")
-    assert page.switch_to.active_element.get_attribute("data-step") == "4", "the focus goes along"
+    # the focus goes along
+    WebDriverWait(page, 20).until(lambda driver: driver.switch_to.active_element.get_attribute("data-step") == "4")
     page.find_element("id", "last").click()
     assert where(page) == f"step {STEPS} of {STEPS}"
     page.find_element("id", "slider").send_keys("")

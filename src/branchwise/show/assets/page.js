@@ -60,14 +60,19 @@
       const run = event.target.closest(".run");
       return run ? Number(run.dataset.step) : null;
     };
-    let waiting = 0;
+    let waiting = 0, place = "";
     text.addEventListener("pointerover", (event) => {
-      const number = stepAt(event);
+      const number = stepAt(event), here = event.clientX + " " + event.clientY;
       clearTimeout(waiting);
+      // the text moved, not the pointer
+      if (here === place) return;
+      place = here;
       // a pointer that only crosses the text leaves the step as it is
       if (number !== null) waiting = setTimeout(() => go(number), HOVER_MS);
     });
     text.addEventListener("pointerleave", () => clearTimeout(waiting));
+    // whoever presses something wants to be where that leads
+    for (const name of ["keydown", "pointerdown"]) window.addEventListener(name, () => clearTimeout(waiting), true);
     for (const name of ["click", "focusin"])
       text.addEventListener(name, (event) => {
         const number = stepAt(event);
