@@ -11,13 +11,26 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from . import cli_batch, cli_compare, cli_doctor, cli_plan, cli_roofline, cli_show, cli_train, cli_tune
+from .cli_drafting import (
+    Drafter,
+    DraftModel,
+    DraftTree,
+    ExitLayer,
+    Head,
+    TreeFile,
+    check_choices,
+    check_specs,
+    drafter_options,
+    number_or_auto,
+    read_drafter_files,
+)
 from .cli_errors import message_of
 from .cli_examples import add_examples
 from .cli_options import (
@@ -34,14 +47,34 @@ from .cli_options import (
     is_follower,
     load_model,
     load_target,
+    shown_model,
+)
+from .cli_prompt import (
+    Chat,
+    Ebnf,
+    JsonSchema,
+    MaxNewTokens,
+    MinP,
+    Prompt,
+    PromptFile,
+    Regex,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    System,
+    Temperature,
+    TopK,
+    TopP,
+    check_new_tokens,
+    read_grammar,
+    read_prompt,
+    stop_strings,
 )
 
 if TYPE_CHECKING:
     from .bench.compare import Comparison
-    from .bench.methods import TreeSpec
     from .decode import Generation
     from .losslessness import Row
-    from .verify import Grammar
 
 app = typer.Typer(
     help="Exact tree speculation for Hugging Face causal language models: faster generation, unchanged output.",
@@ -64,28 +97,6 @@ EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-# options that several commands of this file share
-Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
-MaxNewTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
-Drafter = Annotated[str, typer.Option(help="auto, none, ngram, mixed, model, eagle, medusa, block, early_exit, ...")]
-DraftModel = Annotated[
-    str | None, typer.Option(help="A smaller model that drafts, alone (drafter model) or with others (mixed, auto).")
-]
-Head = Annotated[
-    str | None, typer.Option(help="Folder of a trained head: for eagle, medusa and block, or in the tree of mixed.")
-]
-DraftTree = Annotated[
-    str | None,
-    typer.Option(
-        help="How drafts grow: chain, best_first; with a draft model also dynamic, sampled.",
-        show_default="dynamic with a draft model, else best_first",
-    ),
-]
-Chat = Annotated[
-    bool | None,
-    typer.Option("--chat/--raw", help="Use the chat template or not.", show_default="chat if there is a template"),
-]
 
 
 def main() -> None:
@@ -125,44 +136,35 @@ def reports_errors(command: Command) -> Command:
 @app.command()
 @reports_errors
 def generate(
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads it from stdin.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    prompt: Prompt = None,
+    file: PromptFile = None,
     model: Model = "default",
     chat: Chat = None,
-    system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
+    system: System = None,
     drafter: Drafter = "auto",
     draft_model: DraftModel = None,
     draft_tree: DraftTree = None,
     head: Head = None,
-    exit_layer: Annotated[
-        int | None,
-        typer.Option(help="With --drafter early_exit: so many first layers draft.", show_default="a quarter of them"),
-    ] = None,
+    exit_layer: ExitLayer = None,
     rule: Annotated[
         str, typer.Option(help="auto, greedy, match, rejection, traversal, ...; typical is lossy: it changes the law.")
     ] = "auto",
     budget: Annotated[str, typer.Option(help="Most nodes of a tree, root included; 1 is plain decoding.")] = "auto",
-    tree: Annotated[
-        Path | None, typer.Option(help="The shape that --drafter static drafts: a file of branchwise import-tree.")
-    ] = None,
+    tree: TreeFile = None,
     suffix_store: Annotated[
         Path | None, typer.Option(help="Earlier texts for --drafter suffix: read if there, written in the end.")
     ] = None,
     max_new_tokens: MaxNewTokens = 256,
     temperature: Temperature = 0.0,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k best tokens. Needs --temperature.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the best of this mass. Needs --temperature.")] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Drop all below this part of the best. Needs --temperature.")
-    ] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 makes seen tokens less likely.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same sample; greedy output needs none.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")] = None,
-    json_schema: Annotated[
-        str | None, typer.Option(help="Write JSON that is valid for this schema: a file or the schema itself.")
-    ] = None,
-    regex: Annotated[str | None, typer.Option(help="Write text that matches this regular expression.")] = None,
-    ebnf: Annotated[str | None, typer.Option(help="Write text of this grammar: a file or the grammar itself.")] = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repetition_penalty: RepetitionPenalty = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    json_schema: JsonSchema = None,
+    regex: Regex = None,
+    ebnf: Ebnf = None,
     logprobs: Annotated[
         int | None,
         typer.Option(help="With --json: each token's log-probability and so many alternatives; 0 is the token alone."),
@@ -186,27 +188,22 @@ def generate(
     """
     if is_follower(tensor_parallel):
         load_target(model, dtype, device, threads, tensor_parallel)
-    text = _read_prompt(prompt, file)
+    text = read_prompt(prompt, file)
     from .bench.sampling import Sampling
 
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
-    stops = tuple(stop or ())
-    if "" in stops:
-        raise ValueError("a stop string must not be empty")
-    if max_new_tokens < 1:
-        raise ValueError(f"max-new-tokens must be >= 1, got {max_new_tokens}")
+    stops = stop_strings(stop)
+    check_new_tokens(max_new_tokens)
     if logprobs is not None and not as_json:
         raise ValueError("--logprobs are part of the JSON object: add --json")
-    files = _read_drafter_files(drafter, tree, suffix_store)
+    files = read_drafter_files(drafter, tree, suffix_store)
     if compare and suffix_store is not None:
         raise ValueError("--compare starts every run with a drafter that has seen nothing; leave --suffix-store out")
-    _check_choices(drafter, budget, draft_model, draft_tree, head)
+    check_choices(drafter, budget, draft_model, draft_tree, head, exit_layer)
     from .decode.attach import check_engine
 
     check_engine(engine_name, weights)
-    if exit_layer is not None and drafter != "early_exit":
-        raise ValueError("--exit-layer goes with --drafter early_exit")
-    grammar = _read_grammar(json_schema, regex, ebnf)
+    grammar = read_grammar(json_schema, regex, ebnf)
     if compare and seed is None and not sampling.is_greedy:
         seed = int.from_bytes(os.urandom(4), "big")  # both sides must flip the same coins
 
@@ -224,11 +221,7 @@ def generate(
     order = Order(prompt_ids, sampling, max_new_tokens, stops, seed, grammar, logprobs)
     live = None if as_json or no_stream else LiveText(tokenizer, _write, stops)
     comparison = None
-    options = files | _drafter_options(draft_model, draft_tree, dtype, str(target.device), tokenizer)
-    if head is not None:
-        options["head"] = head
-    if exit_layer is not None:
-        options["exit_layer"] = exit_layer
+    options = files | drafter_options(draft_model, draft_tree, dtype, str(target.device), tokenizer, head, exit_layer)
     make = functools.partial(make_drafter, drafter, target=target, **options)
     if compare:
         comparison = compare_runs(order, target, tokenizer, make, rule, budget, live)
@@ -238,12 +231,12 @@ def generate(
 
     if as_json:
         record = generation_record(generation)
-        record |= {"model": _shown_model(model), "drafter": drafter, "rule": rule}
-        record |= {"budget": _number_or_auto(budget), "seed": seed}
+        record |= {"model": shown_model(model), "drafter": drafter, "rule": rule}
+        record |= {"budget": number_or_auto(budget), "seed": seed}
         record |= {"engine": engine_name, "weights": weights}
         record["lossless"] = rule not in RULES or RULES[rule].lossless
         if draft_model is not None:
-            record["draft_model"] = _shown_model(draft_model)
+            record["draft_model"] = shown_model(draft_model)
         if head is not None:
             record["head"] = Path(head).name
         if exit_layer is not None:
@@ -353,10 +346,10 @@ def bench(
     from .decode.attach import check_engine
     from .verify.registry import RULES
 
-    names = method_names(_split(methods), [_number_or_auto(size) for size in _split(budgets)])
+    names = method_names(_split(methods), [number_or_auto(size) for size in _split(budgets)])
     if rule not in ("auto", *RULES):
         raise ValueError(f"no rule is called {rule!r}; there are: auto, {', '.join(RULES)}")
-    _check_specs([TreeSpec.of(name, drafter) for name in names], draft_model, head)
+    check_specs([TreeSpec.of(name, drafter) for name in names], draft_model, head)
     check_engine(engine_name, weights)
     chosen = choose_prompts(
         read_prompts(prompts),
@@ -384,7 +377,7 @@ def bench(
     if plot is not None:
         check_plotting()
     loaded, tokenizer = load_model(model, dtype, device, threads)
-    options = _drafter_options(draft_model, None, dtype, device, tokenizer)
+    options = drafter_options(draft_model, None, dtype, device, tokenizer)
     with counted("prompts", len(chosen)) as tell:
         record = run_job(job, loaded, tokenizer, model, options, draft_model, progress=tell)
     print_report(record)
@@ -456,7 +449,7 @@ def serve(
     """
     if is_follower(tensor_parallel):
         load_target(model, dtype, device, threads, tensor_parallel)
-    _check_choices(drafter, budget, draft_model, None, head)
+    check_choices(drafter, budget, draft_model, None, head)
     cli_batch.check_cluster_options(ray, tensor_parallel, replicas != "1", address, replica_cpus, replica_gpus)
     from .decode.attach import check_engine
 
@@ -474,7 +467,7 @@ def serve(
 
     check_address(host, port)
     settings = ServerSettings(
-        model_name=served_name or _shown_model(model),
+        model_name=served_name or shown_model(model),
         api_key=api_key,
         body_bytes=max_body_bytes,
         prompt_tokens=max_prompt_tokens,
@@ -491,7 +484,7 @@ def serve(
         draft_model=draft_model,
         head=head,
         rule=rule,
-        budget=_number_or_auto(budget),
+        budget=number_or_auto(budget),
         max_lanes=max_lanes,
         pool_tokens=pool_tokens,
         queue_limit=queue,
@@ -510,9 +503,7 @@ def serve(
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("branchwise").setLevel(logging.INFO)
     target, tokenizer = load_target(model, dtype, device, threads, tensor_parallel, engine_name, weights)
-    options = _drafter_options(draft_model, None, dtype, str(target.device), tokenizer)
-    if head is not None:
-        options["head"] = head
+    options = drafter_options(draft_model, None, dtype, str(target.device), tokenizer, head)
     engine = recipe.engine(target, tokenizer, options)
     typer.echo(f"branchwise: {settings.model_name} on http://{host}:{port}", err=True)
     Server(engine, settings, host, port).run()
@@ -593,148 +584,8 @@ add_examples(app)
 # reading
 
 
-def _read_prompt(prompt: str | None, file: Path | None) -> str:
-    """The prompt from whichever place it was given; one newline at the end of a file or of stdin does not count."""
-    if prompt is not None and file is not None:
-        raise ValueError("give the prompt either as an argument or with --file, not both")
-    if file is not None:
-        text = _read_text(file).removesuffix("\n")
-    elif prompt is None or prompt == "-":
-        if prompt is None and sys.stdin.isatty():
-            raise ValueError("no prompt: give it as an argument, with --file, or on stdin")
-        text = _as_text(sys.stdin.buffer.read(), "stdin").removesuffix("\n")
-    else:
-        # bytes of an argument that are no UTF-8 arrive as lone surrogates
-        text = _as_text(prompt.encode("utf-8", "surrogateescape"), "the prompt")
-    if not text:
-        raise ValueError("the prompt is empty: give at least one character as an argument, with --file, or on stdin")
-    return text
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text (byte {error.start}); convert it first") from None
-
-
-def _as_text(data: bytes, what: str) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{what} is not UTF-8 text (byte {error.start}); convert it first") from None
-
-
-def _read_grammar(json_schema: str | None, regex: str | None, ebnf: str | None) -> Grammar | None:
-    """The grammar from whichever option was given."""
-    options = {"json-schema": json_schema, "regex": regex, "ebnf": ebnf}
-    given = [name for name, value in options.items() if value is not None]
-    if len(given) > 1:
-        raise ValueError(f"--{given[0]} and --{given[1]} are two grammars; give one")
-    if not given:
-        return None
-    from .verify.grammar import Grammar
-
-    if json_schema is not None:
-        return Grammar.from_json_schema(_text_or_file(json_schema))
-    if ebnf is not None:
-        return Grammar.from_ebnf(_text_or_file(ebnf))
-    assert regex is not None
-    return Grammar.from_regex(regex)
-
-
-def _text_or_file(word: str) -> str:
-    """What stands in the file called ``word``; without one, ``word`` itself. A grammar is hardly a file's name."""
-    try:
-        is_file = Path(word).expanduser().is_file()
-    except OSError:  # longer than a name may be
-        is_file = False
-    return _read_text(Path(word).expanduser()) if is_file else word
-
-
-def _read_drafter_files(drafter: str, tree: Path | None, suffix_store: Path | None) -> dict[str, Any]:
-    """Options of the named drafter that come from files, which are read before a model is loaded."""
-    for option, given, wanted in (("--tree", tree, "static"), ("--suffix-store", suffix_store, "suffix")):
-        if given is not None and drafter != wanted:
-            raise ValueError(f"{option} goes with --drafter {wanted}, not with {drafter}")
-    if tree is not None:
-        from .tree import StaticShape
-
-        return {"shape": StaticShape.load(tree)}
-    if suffix_store is not None:
-        from .draft import SuffixStore
-
-        if not suffix_store.expanduser().parent.is_dir():
-            raise ValueError(f"there is no folder {str(suffix_store.parent)!r} for the suffix store")
-        return {"store": SuffixStore.load(suffix_store) if suffix_store.expanduser().exists() else SuffixStore()}
-    return {}
-
-
-def _check_choices(
-    drafter: str, budget: str, draft_model: str | None = None, draft_tree: str | None = None, head: str | None = None
-) -> None:
-    """Finds a wrong name or number before a model is loaded."""
-    from .draft import TARGET_DRAFTERS, make_drafter
-    from .draft.registry import HEAD_DRAFTERS, WITH_HEAD, check_drafter_name
-    from .draft.tree_kind import tree_kind
-    from .tune.budget import make_budget
-
-    make_budget(budget)
-    check_drafter_name(drafter, with_model=draft_model is not None)
-    if head is not None and drafter not in HEAD_DRAFTERS + WITH_HEAD:
-        takers = ", ".join(HEAD_DRAFTERS + WITH_HEAD)
-        raise ValueError(f"--drafter {drafter} takes no head; those that take one are: {takers}")
-    if head is not None and not Path(head).expanduser().is_dir():
-        raise ValueError(f"no folder {head!r} with a head in it")
-    if drafter in HEAD_DRAFTERS:
-        _check_head(drafter, head, draft_tree)
-    elif drafter in TARGET_DRAFTERS:
-        if draft_tree is not None:
-            raise ValueError(f"drafter {drafter!r} grows dynamic trees; leave --draft-tree out")
-    elif draft_model is None:
-        make_drafter(drafter, **({} if draft_tree is None else {"tree": draft_tree}))
-    elif draft_tree is not None:
-        tree_kind(draft_tree)
-
-
-def _check_head(drafter: str, head: str | None, draft_tree: str | None) -> None:
-    if head is None:
-        raise ValueError(f"--drafter {drafter} needs --head FOLDER")
-    if draft_tree is not None:
-        raise ValueError(f"drafter {drafter!r} grows its own trees; leave {draft_tree!r} out")
-
-
-def _check_specs(specs: Sequence[TreeSpec | None], draft_model: str | None, head: str | None) -> None:
-    """The same for the methods of a benchmark."""
-    trees = [spec for spec in specs if spec is not None]
-    for spec in trees:
-        own_model, own_head = draft_model if spec.with_model else None, head if spec.with_head else None
-        _check_choices(spec.drafter, spec.budget, own_model, spec.kind, own_head)
-        if spec.with_model and draft_model is None:
-            raise ValueError(f"method tree:{spec.drafter}+model needs --draft-model NAME")
-    if draft_model is not None and not any(spec.with_model for spec in trees):
-        raise ValueError("no method drafts with --draft-model; name one: tree:model or tree:mixed+model")
-    if head is not None and not any(spec.with_head for spec in trees):
-        raise ValueError("no method drafts with --head; name one: tree:eagle or tree:mixed+head")
-
-
-def _drafter_options(
-    draft_model: str | None, draft_tree: str | None, dtype: str, device: str | None, tokenizer: Any
-) -> dict[str, Any]:
-    """The options of a named drafter; a draft model is loaded once, as the target was, and brings its tokenizer."""
-    options: dict[str, Any] = {} if draft_tree is None else {"tree": draft_tree}
-    if draft_model is not None:
-        loaded, own_tokenizer = load_model(draft_model, dtype, device, None)
-        options |= {"draft_model": loaded, "draft_tokenizer": own_tokenizer, "target_tokenizer": tokenizer}
-    return options
-
-
 def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
-
-
-def _number_or_auto(budget: str) -> int | str:
-    return int(budget) if budget.lstrip("-").isdigit() else budget
 
 
 # printing
@@ -743,10 +594,6 @@ def _number_or_auto(budget: str) -> int | str:
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _shown_model(model: str) -> str:
-    return Path(model).name if os.path.isabs(model) else model
 
 
 def _draw_steps(generation: Generation, tokenizer: Any) -> None:

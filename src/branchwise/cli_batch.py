@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .cli_drafting import Drafter, DraftModel, Head, check_choices, number_or_auto
 from .cli_options import (
     EXIT_FAILED,
     Debug,
@@ -23,6 +24,7 @@ from .cli_options import (
     Threads,
     is_follower,
     load_target,
+    shown_model,
 )
 
 if TYPE_CHECKING:
@@ -49,9 +51,9 @@ def batch(
     seed: Annotated[int, typer.Option(help="Of the file: rows without a seed get one that follows from it.")] = 0,
     max_tokens: Annotated[int | None, typer.Option(help="For rows that do not say: most new tokens.")] = None,
     temperature: Annotated[float | None, typer.Option(help="For rows that do not say; 0 is greedy.")] = None,
-    drafter: Annotated[str, typer.Option(help="auto, none, ngram, mixed, model, eagle, ...")] = "auto",
-    draft_model: Annotated[str | None, typer.Option(help="A smaller model that drafts.")] = None,
-    head: Annotated[str | None, typer.Option(help="Folder of the trained head, for eagle, medusa and block.")] = None,
+    drafter: Drafter = "auto",
+    draft_model: DraftModel = None,
+    head: Head = None,
     budget: Annotated[str, typer.Option(help="auto, or nodes per tree; 1 is plain decoding.")] = "auto",
     max_lanes: Annotated[int, typer.Option(help="Most rows answered at once, per model.")] = 16,
     pool_tokens: Annotated[int, typer.Option(help="Rows of keys and values over all lanes.")] = 32_768,
@@ -82,10 +84,9 @@ def batch(
     check_cluster_options(ray, tensor_parallel, replicas != 1, address, replica_cpus, replica_gpus)
     if ray and source == PIPE:
         raise ValueError("workers on a cluster read the input themselves: with --ray give a file that all of them see")
-    from .cli import _check_choices, _number_or_auto, _shown_model
     from .decode.recipe import EngineRecipe
 
-    _check_choices(drafter, budget, draft_model, None, head)
+    check_choices(drafter, budget, draft_model, None, head)
     try:
         from .batch.job import run_job
         from .batch.output import StandardOutput
@@ -104,7 +105,7 @@ def batch(
         drafter=drafter,
         draft_model=None if draft_model is None else _place(draft_model),
         head=head,
-        budget=_number_or_auto(budget),
+        budget=number_or_auto(budget),
         max_lanes=max_lanes,
         pool_tokens=pool_tokens,
         prefix_bytes=prefix_megabytes * 2**20,
@@ -113,7 +114,7 @@ def batch(
         wave_rows = WAVE_ROWS_PER_LANE * max_lanes
     with _readable(source) as path:
         rows = InputFile.read(path, wave_rows, max_row_bytes)
-        work = Work(rows, defaults, recipe, served_name or _shown_model(model))
+        work = Work(rows, defaults, recipe, served_name or shown_model(model))
         if ray:
             from .batch.cluster import Cluster
 

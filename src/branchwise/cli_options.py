@@ -158,3 +158,8 @@ def counted(label: str, total: int) -> Iterator[Callable[[str], None]]:
     ) as shown:
         task = shown.add_task(label, total=total, note="")
         yield lambda line: shown.update(task, advance=1, note=line)
+
+
+def shown_model(model: str) -> str:
+    """The model as it was named, without the folders around it."""
+    return Path(model).name if os.path.isabs(model) else model

@@ -12,7 +12,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .cli_options import Debug, Device, Dtype, Model, Threads, load_model
+from .cli_drafting import (
+    Drafter,
+    DraftModel,
+    DraftTree,
+    ExitLayer,
+    Head,
+    TreeFile,
+    check_choices,
+    drafter_options,
+    number_or_auto,
+    read_drafter_files,
+)
+from .cli_options import Debug, Device, Dtype, Model, Threads, load_model, shown_model
+from .cli_prompt import (
+    Chat,
+    Ebnf,
+    JsonSchema,
+    MaxNewTokens,
+    MinP,
+    Prompt,
+    PromptFile,
+    Regex,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    System,
+    Temperature,
+    TopK,
+    TopP,
+    check_new_tokens,
+    read_grammar,
+    read_prompt,
+    stop_strings,
+)
 
 if TYPE_CHECKING:
     from .decode import Generation
@@ -22,8 +55,8 @@ SUFFIXES = (".html", ".svg", ".png")
 
 
 def show(
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads it from stdin.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    prompt: Prompt = None,
+    file: PromptFile = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -38,50 +71,27 @@ def show(
         bool, typer.Option("--text", help="Draw every step (or --step) in the terminal; no page unless --out asks.")
     ] = False,
     model: Model = "default",
-    chat: Annotated[
-        bool | None,
-        typer.Option("--chat/--raw", help="Use the chat template or not.", show_default="chat if there is a template"),
-    ] = None,
-    system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
-    drafter: Annotated[
-        str, typer.Option(help="auto, none, ngram, mixed, model, eagle, medusa, block, early_exit, ...")
-    ] = "auto",
-    draft_model: Annotated[
-        str | None,
-        typer.Option(help="A smaller model that drafts, alone (drafter model) or with others (mixed, auto)."),
-    ] = None,
-    draft_tree: Annotated[
-        str | None,
-        typer.Option(
-            help="How drafts grow: chain, best_first; with a draft model also dynamic, sampled.",
-            show_default="dynamic with a draft model, else best_first",
-        ),
-    ] = None,
-    head: Annotated[str | None, typer.Option(help="Folder of the trained head, for eagle, medusa and block.")] = None,
-    exit_layer: Annotated[
-        int | None,
-        typer.Option(help="With --drafter early_exit: so many first layers draft.", show_default="a quarter of them"),
-    ] = None,
-    tree: Annotated[
-        Path | None, typer.Option(help="The shape that --drafter static drafts: a file of branchwise import-tree.")
-    ] = None,
+    chat: Chat = None,
+    system: System = None,
+    drafter: Drafter = "auto",
+    draft_model: DraftModel = None,
+    draft_tree: DraftTree = None,
+    head: Head = None,
+    exit_layer: ExitLayer = None,
+    tree: TreeFile = None,
     rule: Annotated[str, typer.Option(help="auto, greedy, match, rejection, traversal, ...")] = "auto",
     budget: Annotated[str, typer.Option(help="Most nodes of a tree, root included; or auto.")] = "17",
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 64,
-    temperature: Annotated[float, typer.Option(help="0 is greedy decoding.")] = 0.0,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k best tokens. Needs --temperature.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the best of this mass. Needs --temperature.")] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Drop all below this part of the best. Needs --temperature.")
-    ] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 makes seen tokens less likely.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same sample; greedy output needs none.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")] = None,
-    json_schema: Annotated[
-        str | None, typer.Option(help="Write JSON that is valid for this schema: a file or the schema itself.")
-    ] = None,
-    regex: Annotated[str | None, typer.Option(help="Write text that matches this regular expression.")] = None,
-    ebnf: Annotated[str | None, typer.Option(help="Write text of this grammar: a file or the grammar itself.")] = None,
+    max_new_tokens: MaxNewTokens = 64,
+    temperature: Temperature = 0.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repetition_penalty: RepetitionPenalty = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    json_schema: JsonSchema = None,
+    regex: Regex = None,
+    ebnf: Ebnf = None,
     dtype: Dtype = "auto",
     device: Device = None,
     threads: Threads = None,
@@ -91,26 +101,12 @@ def show(
 
     The page is one file that needs no network. The text is what `branchwise generate` would write.
     """
-    # that module imports this one
-    from .cli import (
-        _check_choices,
-        _drafter_options,
-        _number_or_auto,
-        _read_drafter_files,
-        _read_grammar,
-        _read_prompt,
-        _shown_model,
-    )
-
-    text = _read_prompt(prompt, file)
+    text = read_prompt(prompt, file)
     _check_out(out)
     if step is not None and step < 1:
         raise ValueError(f"--step counts from 1, got {step}")
-    if max_new_tokens < 1:
-        raise ValueError(f"max-new-tokens must be >= 1, got {max_new_tokens}")
-    stops = tuple(stop or ())
-    if "" in stops:
-        raise ValueError("a stop string must not be empty")
+    check_new_tokens(max_new_tokens)
+    stops = stop_strings(stop)
     from .bench.compare import Order
     from .bench.prompts import encode_prompt
     from .bench.sampling import Sampling
@@ -119,18 +115,12 @@ def show(
     from .target import HuggingFaceTarget
 
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
-    files = _read_drafter_files(drafter, tree, None)
-    _check_choices(drafter, budget, draft_model, draft_tree, head)
-    if exit_layer is not None and drafter != "early_exit":
-        raise ValueError("--exit-layer goes with --drafter early_exit")
-    grammar = _read_grammar(json_schema, regex, ebnf)
+    files = read_drafter_files(drafter, tree, None)
+    check_choices(drafter, budget, draft_model, draft_tree, head, exit_layer)
+    grammar = read_grammar(json_schema, regex, ebnf)
     loaded, tokenizer = load_model(model, dtype, device, threads)
     target = HuggingFaceTarget(loaded)
-    options = files | _drafter_options(draft_model, draft_tree, dtype, device, tokenizer)
-    if head is not None:
-        options["head"] = head
-    if exit_layer is not None:
-        options["exit_layer"] = exit_layer
+    options = files | drafter_options(draft_model, draft_tree, dtype, device, tokenizer, head, exit_layer)
     make = partial(make_drafter, drafter, target=target, **options)
     ids = encode_prompt(tokenizer, text, chat=chat, system=system)
     order = Order(ids, sampling, max_new_tokens, stops, seed, grammar, target_probabilities=True)
@@ -139,8 +129,8 @@ def show(
     number = _chosen(generation, step)
     if as_text:
         _print_steps(generation, None if step is None else number)
-    facts = {"model": _shown_model(model), "drafter": drafter, "rule": rule}
-    size = _number_or_auto(budget)
+    facts = {"model": shown_model(model), "drafter": drafter, "rule": rule}
+    size = number_or_auto(budget)
     if out is not None or not as_text:
         _write(generation, number, out, facts, size if isinstance(size, int) else None)
 
