@@ -68,10 +68,10 @@ def verified(draft: DraftTree, future: Sequence[int], logits: torch.Tensor | Non
     """The step a target would have made whose output is known."""
     tree, path = draft.tree, [0]
     for token in future[:-1]:
-        right = [child for child in tree.children(path[-1]) if tree.tokens[child] == token]
-        if not right:
+        child = tree.child_with(path[-1], token)
+        if child is None:
             break
-        path.append(right[0])
+        path.append(child)
     bonus = future[len(path) - 1]
     tokens = (*(tree.tokens[node] for node in path[1:]), bonus)
     output = None

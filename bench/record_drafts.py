@@ -46,10 +46,10 @@ def right_path(draft: DraftTree, future: list[int]) -> list[int]:
     """The nodes that a greedy verdict accepts when ``future`` is what the target writes."""
     path = [0]
     for token in future:
-        children = [child for child in draft.tree.children(path[-1]) if draft.tree.tokens[child] == token]
-        if not children:
+        child = draft.tree.child_with(path[-1], token)
+        if child is None:
             break
-        path.append(children[0])
+        path.append(child)
     return path
 
 

@@ -200,3 +200,9 @@ def test_copies_are_equal(duplicate: Callable[[TokenTree], TokenTree]) -> None:
     tree = TokenTree((1, 2, 3), (-1, 0, 0))
     tree.children(0)  # a cached value must not get in the way
     assert duplicate(tree) == tree
+
+
+def test_the_child_with_a_token_is_the_first_of_them() -> None:
+    tree = TokenTree((5, 8, 9, 8, 9), (-1, 0, 0, 0, 1))
+    assert (tree.child_with(0, 8), tree.child_with(0, 9), tree.child_with(1, 9)) == (1, 2, 4)
+    assert tree.child_with(0, 5) is None and tree.child_with(4, 9) is None

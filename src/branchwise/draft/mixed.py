@@ -272,7 +272,8 @@ def _matched(tree: TokenTree, tokens: Sequence[int]) -> int:
     """How many of the tokens a tree would have had, from its root on."""
     node = 0
     for depth, token in enumerate(tokens):
-        node = next((child for child in tree.children(node) if tree.tokens[child] == token), -1)
-        if node < 0:
+        child = tree.child_with(node, token)
+        if child is None:
             return depth
+        node = child
     return len(tokens)

@@ -180,7 +180,7 @@ class SimulatedRule:
         """Walks down: of a node's children at most one is right, each with its chance over the node's."""
         tree, path, measured = draft.tree, [0], 0
         while right := self._right_child(measured):
-            child = next((child for child in tree.children(path[-1]) if tree.tokens[child] == right), None)
+            child = tree.child_with(path[-1], right)
             if child is None:
                 break
             path.append(child)

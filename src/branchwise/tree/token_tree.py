@@ -142,6 +142,10 @@ class TokenTree:
         """Children of ``node`` in draw order (node order)."""
         return self._children[node]
 
+    def child_with(self, node: int, token: int) -> int | None:
+        """The first child of ``node`` that carries ``token``; None when there is none."""
+        return next((child for child in self._children[node] if self.tokens[child] == token), None)
+
     def path(self, node: int) -> tuple[int, ...]:
         """Node numbers from the root down to ``node``, both included."""
         nodes = []

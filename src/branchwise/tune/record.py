@@ -76,7 +76,7 @@ class EdgeRecord:
         tree, said = draft.tree, said_of_edges(draft)
         expected, came = [0.0] * len(self._levels), [0.0] * len(self._levels)
         for at, node in enumerate(right):
-            following = right[at + 1] if at + 1 < len(right) else _child_with(tree, node, bonus)
+            following = right[at + 1] if at + 1 < len(right) else tree.child_with(node, bonus)
             for child in tree.children(node):
                 level = bisect(LEVELS, said[child - 1])
                 expected[level] += said[child - 1]
@@ -104,7 +104,3 @@ def said_of_edges(draft: DraftTree) -> list[float]:
 
 def _edges(tree: TokenTree) -> Sequence[tuple[int, int]]:
     return list(enumerate(tree.parents))[1:]
-
-
-def _child_with(tree: TokenTree, node: int, token: int) -> int | None:
-    return next((child for child in tree.children(node) if tree.tokens[child] == token), None)

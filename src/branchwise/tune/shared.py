@@ -281,8 +281,7 @@ class SharedBudget:
 
 def _is_promising(cut: _Cut, verdict: Verdict) -> bool:
     """Whether the draft had the right token at its root, verified or not."""
-    tree = cut.draft.tree
-    return len(verdict.path) > 1 or any(tree.tokens[child] == verdict.bonus for child in tree.children(0))
+    return len(verdict.path) > 1 or cut.draft.tree.child_with(0, verdict.bonus) is not None
 
 
 def _rounded(context: float) -> int:

@@ -22,7 +22,7 @@ class Greedy:
         path = [0]
         while True:
             best = best_token(law(path[-1]))
-            child = next((child for child in tree.children(path[-1]) if tree.tokens[child] == best), None)
+            child = tree.child_with(path[-1], best)
             if child is None:
                 return Verdict(tuple(path), best)
             path.append(child)

@@ -33,7 +33,7 @@ class Match:
         path = [0]
         while True:
             token = coins.choice(law(path[-1]))
-            child = next((child for child in tree.children(path[-1]) if tree.tokens[child] == token), None)
+            child = tree.child_with(path[-1], token)
             if child is None:
                 return Verdict(tuple(path), token)
             path.append(child)
