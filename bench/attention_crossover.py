@@ -20,8 +20,6 @@ one thread it is processor time, which a busy machine disturbs little; run with 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -29,22 +27,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from branchwise.attention import TreeLayout, get_backend
 from branchwise.attention import folded as folded_module
+from branchwise.bench.limits import best_ms
 from branchwise.tree import TokenTree, kary_shape
 
 HEADS = ((9, 3, 64), (16, 4, 128), (8, 8, 64))
 """Query heads H, key/value heads K, width D."""
 DTYPES = (torch.bfloat16, torch.float32)
-
-
-def best_ms(call: Callable[[], object], repeats: int) -> float:
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    call()
-    times = []
-    for _ in range(repeats):
-        start = clock()
-        call()
-        times.append(clock() - start)
-    return min(times) * 1e3
 
 
 def inputs(heads: int, kv_heads: int, dim: int, nodes: int, slots: int, dtype: torch.dtype) -> tuple[Tensor, ...]:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import json
 import struct
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from branchwise.bench.limits import Limits, measure_limits
+from branchwise.bench.limits import Limits, best_ms, measure_limits
 from branchwise.bench.provenance import provenance
 from branchwise.target.openvino_decoder import Linear
 from branchwise.target.openvino_weights import GROUP, quantise
@@ -307,18 +306,6 @@ def _value(name: str, width: int) -> bytes:
 
 
 # measuring
-
-
-def best_ms(call: Callable[[], Any], repeats: int) -> float:
-    """The least of some calls, after one that warms up."""
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    call()
-    times = []
-    for _ in range(repeats):
-        start = clock()
-        call()
-        times.append(clock() - start)
-    return min(times) * 1e3
 
 
 def int8_rate() -> float:

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import sys
-import threading
 import time
 from pathlib import Path
 from statistics import median
@@ -28,21 +26,10 @@ from branchwise import Engine, Speculator
 from branchwise.bench.prompts import encode_prompt, read_prompts
 from branchwise.bench.provenance import model_facts, provenance
 from branchwise.hub import load, resolve
-from branchwise.serve.run import Server
+from branchwise.serve.run import start_in_background
 from branchwise.serve.settings import ServerSettings
 
 BAR = 1.05
-
-
-def start_server(engine: Engine) -> Server:
-    """A server on a free port, in a thread."""
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    server = Server(engine, ServerSettings("bench"), port=0)
-    threading.Thread(target=server.run, args=([listening],), daemon=True).start()
-    while not server.started:
-        time.sleep(0.01)
-    return server
 
 
 def through_server(client: httpx.Client, prompt: list[int], new_tokens: int) -> tuple[float, int]:
@@ -87,7 +74,7 @@ def main() -> int:
     every = read_prompts(args.prompts)
     prompts = [encode_prompt(tokenizer, prompt.text) for prompt in every[:: max(1, len(every) // args.requests)]]
     speculator = Speculator(model, tokenizer)
-    server = start_server(Engine(model, tokenizer, prefix_bytes=0))
+    server = start_in_background(Engine(model, tokenizer, prefix_bytes=0), ServerSettings("bench"))
     pairs = []
     with httpx.Client(base_url=server.url, timeout=600) as client:
         ways = {

@@ -19,9 +19,7 @@ import argparse
 import asyncio
 import json
 import random
-import socket
 import sys
-import threading
 import time
 from collections import Counter
 from statistics import median
@@ -34,7 +32,7 @@ import torch
 from branchwise import Engine
 from branchwise.bench.provenance import model_facts, provenance
 from branchwise.hub import load, resolve
-from branchwise.serve.run import Server
+from branchwise.serve.run import Server, start_in_background
 from branchwise.serve.settings import ServerSettings
 
 BAR = 1.02
@@ -136,17 +134,6 @@ class Soak:
         return usage, ends
 
 
-def start_server(engine: Engine) -> Server:
-    """A server on a free port, in a thread."""
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    server = Server(engine, ServerSettings("soak"), port=0)
-    threading.Thread(target=server.run, args=([listening],), daemon=True).start()
-    while not server.started:
-        time.sleep(0.01)
-    return server
-
-
 async def sample_memory(sizes: list[tuple[float, int]]) -> None:
     """Resident bytes, four times a second."""
     process = psutil.Process()
@@ -194,7 +181,7 @@ def main() -> int:
         torch.set_num_threads(args.threads)
     model, tokenizer = load(args.model, dtype=getattr(torch, args.dtype))
     engine = Engine(model, tokenizer, prefix_bytes=2**26)
-    server = start_server(engine)
+    server = start_in_background(engine, ServerSettings("soak"))
     began = time.perf_counter()
     run, sizes = asyncio.run(soak(server, args))
     seconds = time.perf_counter() - began

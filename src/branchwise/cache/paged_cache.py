@@ -201,10 +201,7 @@ class PagedCache:
             ValueError: the lane is not empty, or the snapshot does not hold what so many tokens need.
         """
         self._refuse_in_flight("fill a lane")
-        if self.length(lane):
-            raise ValueError(f"lane {lane} holds {self._length[lane]} tokens already: only an empty lane can be filled")
-        if not 0 < tokens <= snapshot.reach(tokens):
-            raise ValueError(f"a snapshot of {snapshot.tokens} tokens cannot serve the first {tokens} of them")
+        snapshot.check_fills(lane, self.length(lane), tokens)
         self._reserve(lane, tokens)
         block, at = torch.tensor(self._places(lane, 0, tokens)).unbind(1)
         for layer, pair in enumerate(snapshot.first(tokens)):

@@ -42,6 +42,17 @@ class Snapshot:
                 return 0
         return tokens
 
+    def check_fills(self, lane: int, held: int, tokens: int) -> None:
+        """Whether the first ``tokens`` tokens can be put into a lane that holds ``held``.
+
+        Raises:
+            ValueError: the lane is not empty, or this does not hold what so many tokens need.
+        """
+        if held:
+            raise ValueError(f"lane {lane} holds {held} tokens already: only an empty lane can be filled")
+        if not 0 < tokens <= self.reach(tokens):
+            raise ValueError(f"a snapshot of {self.tokens} tokens cannot serve the first {tokens} of them")
+
     def first(self, tokens: int) -> list[tuple[Tensor, Tensor]]:
         """Per layer the rows of the first ``tokens`` tokens, as far as they are held."""
         dropped = [self.tokens - keys.shape[1] for keys, _ in self._rows]

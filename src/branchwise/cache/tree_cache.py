@@ -233,10 +233,7 @@ class TreeCache(Cache):
             ValueError: the lane is not empty, or the snapshot does not hold what so many tokens need.
         """
         self._refuse_in_flight("fill a lane")
-        if self.length(lane):
-            raise ValueError(f"lane {lane} holds {self.length(lane)} tokens already: only an empty lane can be filled")
-        if not 0 < tokens <= snapshot.reach(tokens):
-            raise ValueError(f"a snapshot of {snapshot.tokens} tokens cannot serve the first {tokens} of them")
+        snapshot.check_fills(lane, self.length(lane), tokens)
         slot = self.slot(lane)
         for layer, rows in zip(self.layers, snapshot.first(tokens), strict=True):
             layer.write_rows(slot, *rows)

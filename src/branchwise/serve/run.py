@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
+import time
 
 import uvicorn
 
@@ -66,3 +68,14 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             end.cancel()
+
+
+def start_in_background(engine: Engine, settings: ServerSettings) -> Server:
+    """A server on a free port of this machine, in a thread, once it listens; ``should_exit = True`` ends it."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    server = Server(engine, settings, port=0)
+    threading.Thread(target=server.run, args=([listening],), daemon=True).start()
+    while not server.started:
+        time.sleep(0.01)
+    return server
