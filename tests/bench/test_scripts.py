@@ -103,3 +103,31 @@ def test_serving_gives_equal_texts_with_and_without_trees(
     assert record["beside_long_prompt"]["prompt_tokens"] == 100 and record["beside_long_prompt"]["read_seconds"] > 0
     assert all(load["plain"]["drafted_per_step"] == 0 for load in record["loads"])
     assert str(tmp_path) not in json.dumps(record)
+
+
+def test_a_soaked_server_answers_everything_once(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder = save_tiny_model(tmp_path / "model", chat=True)
+    options = ["--model", str(folder), "--dtype", "float64", "--requests", "60", "--longest", "20", "--clients", "4"]
+    monkeypatch.setattr(sys, "argv", ["soak.py", *options])
+    script("soak").main()  # memory of a run of a second says nothing, so the exit code does not
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert sum(record["outcomes"].values()) == 60 and record["wrong"] == []
+    assert set(record["outcomes"]) == {"answered", "left", "malformed"}
+    assert [holds for text, holds in record["checks"].items() if "memory" not in text] == [True] * 3
+    assert str(tmp_path) not in json.dumps(record)
+
+
+def test_a_request_through_an_idle_server_is_timed_beside_the_library(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder = save_tiny_model(tmp_path / "model")
+    lines = [{"question_id": str(i), "category": "c", "turns": [f"prompt {i}"]} for i in range(2)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    options = ["--prompts", str(tmp_path / "prompts.jsonl"), "--model", str(folder), "--dtype", "float64", "--new", "6"]
+    monkeypatch.setattr(sys, "argv", ["server_latency.py", *options])
+    script("server_latency").main()  # the ratio of a tiny model is all overhead
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(record["pairs"]) == 2 and record["ratio"] > 0
+    assert all(pair["server"]["tokens"] == pair["library"]["tokens"] for pair in record["pairs"])
