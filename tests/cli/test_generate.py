@@ -162,7 +162,7 @@ def test_show_tree_draws_every_step_beside_the_text(raw_model: Path) -> None:
 
 
 def test_the_models_own_first_layers_draft(raw_model: Path) -> None:
-    plain = as_json(generate(raw_model, "hello", "--json"))
+    plain = as_json(generate(raw_model, "hello", "--json", "--drafter", "none"))
     options = ("--json", "--drafter", "early_exit", "--budget", 9)
     for more in ((), ("--exit-layer", 1), ("--exit-layer", 1, "--compare")):
         found = as_json(generate(raw_model, "hello", *options, *more))
