@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .cli_options import EXIT_FAILED, Debug, Device, Threads, check_device, set_threads
+from .cli_options import EXIT_FAILED, Debug, Device, Threads, set_threads
 
 #: as wide as the longest topic
 _TOPIC_WIDTH = 14
@@ -27,6 +27,8 @@ def doctor(
     Exits with 1 when something is broken; what is merely absent is marked with a dash. For a bug report: --json.
     """
     if device is not None:
+        from .hub.place import check_device
+
         check_device(device)
     set_threads(threads)
 

@@ -43,6 +43,7 @@ def load_model(model: str, dtype: str, device: str | None, threads: int | None) 
     """The model and its tokenizer, with torch set as the options say; what is wrong with an option is said first."""
     from .hub import load, resolve
     from .hub.memory import memory_warning
+    from .hub.place import check_device
 
     if device is not None:
         check_device(device)
@@ -54,23 +55,19 @@ def load_model(model: str, dtype: str, device: str | None, threads: int | None) 
     return load(os.path.expanduser(model), dtype=chosen, device=device)
 
 
-def _prepare(model: str, dtype: str, threads: int | None) -> torch.dtype | None:
+def _prepare(model: str, dtype: str, threads: int | None) -> torch.dtype | str:
     """Checks the options, sets torch and transformers as they say, and returns the dtype."""
-    import torch
     from transformers.utils import logging
 
     from .hub import resolve
+    from .hub.place import dtype_named
 
-    dtypes = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
-    if dtype != "auto" and dtype not in dtypes:
-        raise ValueError(f"no dtype is named {dtype!r}; there are auto, {', '.join(dtypes)}")
-    if model.startswith((".", "~", os.sep)) and not Path(model).expanduser().is_dir():
-        raise ValueError(f"no folder {model!r} with a model in it")
+    chosen = dtype_named(dtype)
     set_threads(threads)
     logging.set_verbosity_error()
     if os.path.isdir(resolve(os.path.expanduser(model))) or not sys.stderr.isatty():
         logging.disable_progress_bar()  # of reading what lies on disk; a download from the Hub keeps its bars
-    return dtypes.get(dtype)
+    return chosen
 
 
 def load_target(
@@ -126,17 +123,6 @@ def set_threads(threads: int | None) -> None:
     if threads < 1:
         raise ValueError(f"threads must be >= 1, got {threads}")
     torch.set_num_threads(threads)
-
-
-def check_device(device: str) -> None:
-    """Raises ValueError when torch cannot put a tensor there."""
-    import torch
-
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"device {device!r} cannot be used here: {reason}") from None
 
 
 @contextmanager

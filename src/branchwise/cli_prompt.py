@@ -93,17 +93,23 @@ def read_grammar(json_schema: str | None, regex: str | None, ebnf: str | None) -
     from .verify.grammar import Grammar
 
     if json_schema is not None:
-        return Grammar.from_json_schema(_text_or_file(json_schema))
+        return Grammar.from_json_schema(_text_or_file(json_schema, "JSON schema", "{"))
     if ebnf is not None:
-        return Grammar.from_ebnf(_text_or_file(ebnf))
+        return Grammar.from_ebnf(_text_or_file(ebnf, "grammar", "::="))
     assert regex is not None
     return Grammar.from_regex(regex)
 
 
-def _text_or_file(word: str) -> str:
-    """What stands in the file called ``word``; without one, ``word`` itself. A grammar is hardly a file's name."""
+def _text_or_file(word: str, what: str, sign: str) -> str:
+    """What stands in the file called ``word``; without one, ``word`` itself. A grammar is hardly a file's name.
+
+    Raises:
+        ValueError: there is no such file, and ``word`` lacks the ``sign`` without which it cannot be ``what``.
+    """
     try:
         is_file = Path(word).expanduser().is_file()
     except OSError:  # longer than a name may be
         is_file = False
+    if not is_file and sign not in word and word not in ("true", "false"):
+        raise ValueError(f"there is no file {word!r}, and it is no {what} itself (that would have a {sign!r} in it)")
     return read_text(Path(word).expanduser()) if is_file else word

@@ -117,6 +117,7 @@ def _prepare(device: str | None, threads: int | None, plot: Path | None, json_pa
     import torch
 
     from .bench.report import check_writable
+    from .hub.place import check_device
 
     if plot is not None:
         from .bench.plots import check_plotting
@@ -127,12 +128,9 @@ def _prepare(device: str | None, threads: int | None, plot: Path | None, json_pa
         check_writable(json_path)
     if threads is not None:
         torch.set_num_threads(_at_least("threads", threads, 1))
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    try:
-        torch.empty(1, device=where)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {device!r} cannot be used here: {str(error).strip().splitlines()[0]}") from None
-    return where
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    check_device(where)
+    return torch.device(where)
 
 
 def _finish(record: dict[str, Any], plot: Path | None, json_path: Path | None) -> None:

@@ -66,7 +66,9 @@ def test_logprobs_are_in_the_object(model: Path) -> None:
     [
         (("--regex", "a", "--ebnf", 'root ::= "a"'), "--regex and --ebnf are two grammars; give one"),
         (("--regex", "a("), "the regular expression cannot be used as a grammar"),
-        (("--json-schema", "nowhere.json"), "the JSON schema is no JSON"),
+        (("--json-schema", "nowhere.json"), "there is no file 'nowhere.json', and it is no JSON schema itself"),
+        (("--json-schema", "{nowhere"), "the JSON schema '{nowhere' is no JSON"),
+        (("--ebnf", "nowhere.gbnf"), "there is no file 'nowhere.gbnf', and it is no grammar itself"),
         (("--json-schema", '{"type": "object"}'), "no token of the vocabulary can begin a text of it"),
         (("--logprobs", "2"), "add --json"),
         (("--logprobs", "-1", "--json"), "logprobs must be a whole number from 0"),

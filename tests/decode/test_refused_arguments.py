@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import DynamicCache, GenerationConfig
+from transformers import DynamicCache, GenerationConfig, TemperatureLogitsWarper, TextStreamer
 
 import branchwise
 from branchwise import Speculator
+from branchwise.draft import NoneDrafter
+from branchwise.verify import Greedy
 from zoo import CONTEXT, VOCAB, tiny_llama
 
 pytestmark = pytest.mark.core
@@ -139,6 +141,12 @@ def test_settings_out_of_range_are_refused_by_name(speculator, options, match):
         (torch.zeros(1, 2, 3, dtype=torch.long), r"\[batch, length\].*\[1, 2, 3\]"),
         (torch.tensor(3), r"\[batch, length\]"),
         (np.array([[0.5]]), "whole numbers"),
+        ("hello", r"got text \('hello'\); give tokenizer\(text"),
+        (["hello", "there"], r"got text \(\['hello', 'there'\]\); give tokenizer\(text"),
+        ({"input_ids": IDS}, r"got a dict with input_ids; hand it over with two stars"),
+        ([[1, 2], [3]], r"different lengths \[2, 1\]; pad them"),
+        (object(), "must be token ids, got a object"),
+        (IDS.to("meta"), "device 'meta'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -206,6 +214,49 @@ def test_an_unknown_name_is_answered_with_the_known_ones(option, value, known):
 def test_a_rule_that_does_not_fit_the_sampling_mode_is_refused(speculator):
     greedy = Speculator(speculator.model, rule="greedy", budget=5)
     refused(greedy, "greedy.*do_sample", do_sample=True)
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"generation_config": {"max_new_tokens": 4}}, "must be a transformers GenerationConfig, got dict"),
+        ({"max_new_tokens": "4"}, "max_new_tokens must be a whole number, got the text '4'"),
+        ({"logits_processor": TemperatureLogitsWarper(0.5)}, "must be a list, got one TemperatureLogitsWarper"),
+        ({"seed": "a"}, "a seed must be a whole number .*, got 'a'"),
+        ({"seed": 1.5}, "a seed must be a whole number .*, got 1.5"),
+        ({"streamer": "x"}, r"put\(\) and end\(\), got 'x'"),
+        ({"streamer": TextStreamer}, r"put\(\) and end\(\), got <class"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_arguments_of_another_type_are_refused_by_name(speculator, options, match):
+    refused(speculator, match, **options)
+
+
+@pytest.mark.parametrize("prompt, match", [("hello", "got text"), (torch.cat([IDS, IDS]), "one sequence at a time")])
+def test_complete_takes_one_prompt_of_ids(speculator, prompt, match):
+    with NoForwards(speculator.model), pytest.raises(ValueError, match=match):
+        speculator.complete(prompt, max_new_tokens=4)
+    whole = speculator.complete(PROMPT, max_new_tokens=4, do_sample=False).tokens
+    assert speculator.complete(IDS, max_new_tokens=4, do_sample=False).tokens == whole
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"rule": "gready"}, "no rule is called 'gready'"),
+        ({"rule": None}, "a rule is a name .* or an object with accept"),
+        ({"rule": Greedy}, "a rule is a name .* got <class"),
+        ({"drafter": None}, "a drafter is a name .* got None"),
+        ({"drafter": NoneDrafter}, "a drafter is a name .* got the class NoneDrafter"),
+        ({"drafter": tiny_llama()}, "got a LlamaForCausalLM; a small model goes in as drafter='model'"),
+        ({"drafter": "model", "drafter_options": "x"}, "drafter_options must be a dictionary .* got 'x'"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_what_is_no_rule_or_drafter_is_refused_when_the_speculator_is_made(options, match):
+    with pytest.raises(ValueError, match=match):
+        Speculator(tiny_llama(), **options)
 
 
 def test_a_streamer_serves_one_sequence(speculator):

@@ -40,6 +40,17 @@ def blocks_of(page: Path) -> str:
     return "\n".join(lines)
 
 
+def test_no_block_hides_behind_another_name() -> None:
+    """Python that is run elsewhere: one script for torchrun, in tests/target/test_tensor_parallel.py."""
+    names = [(page.name, name) for page in PAGES for name in re.findall(r"^\s*```(\w+)", page.read_text("utf-8"), re.M)]
+    assert {name for _, name in names} <= {"python", "py", "sh", "json"}
+    assert [page for page, name in names if name == "py"] == ["serving.md"]
+    python = re.compile(r"^(import|from) \w+|^\w+ = \w+[.(]", re.M)
+    for page in PAGES:
+        for block in re.findall(r"^```(?:sh|json)?\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S):
+            assert not python.search(block), f"{page.name}: a block of Python is not marked as such: {block[:60]}"
+
+
 @pytest.fixture(scope="module")
 def given() -> dict[str, Any]:
     model, tokenizer = load("default")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import AutoModelForCausalLM, T5Config, T5ForConditionalGeneration
 
-from branchwise.hub import ModelNotFound, ModelNotLoadable, load
+from branchwise.hub import ModelNotFound, ModelNotLoadable, UnknownModel, load
 from branchwise.hub.load_errors import explained
 from branchwise.hub.memory import free_memory_bytes, memory_warning
 from tiny_folder import save_tiny_model
@@ -66,6 +66,60 @@ def test_missing_and_damaged_weights(tmp_path: Path) -> None:
     weights.unlink()
     with pytest.raises(ModelNotFound, match=r"holds no weights \(\*.safetensors\)"):
         load(tmp_path)
+
+
+def changed_config(folder: Path, **values: object) -> None:
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | values))
+
+
+def test_weights_that_would_stay_random_are_refused(tmp_path: Path) -> None:
+    """transformers fills what is missing with random numbers, and the command line does not show its warnings."""
+    save_tiny_model(tmp_path)
+    changed_config(tmp_path, num_hidden_layers=3)
+    with pytest.raises(ModelNotLoadable, match=r"lack model\.layers\.2\..* and 7 more, which would be left at random"):
+        load(tmp_path)
+    AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path)).model.save_pretrained(tmp_path)
+    with pytest.raises(ModelNotLoadable, match=r"lack lm_head\.weight, .* with its language model head") as caught:
+        load(tmp_path)
+    said(caught.value)
+
+
+def test_weights_of_another_shape_are_refused_with_both_shapes(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path)
+    changed_config(tmp_path, intermediate_size=96)
+    with pytest.raises(
+        ModelNotLoadable, match=r"down_proj\.weight has the shape \[32, 64\], the config asks for \[32, 96\]"
+    ):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{ not json", "", "{}"])
+def test_a_config_that_is_none(tmp_path: Path, text: str) -> None:
+    save_tiny_model(tmp_path)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelNotLoadable, match=r"the config\.json in .* is damaged or incomplete .*; copy or download"):
+        load(tmp_path)
+
+
+def test_words_that_name_no_folder(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path)
+    with pytest.raises(UnknownModel, match=r"model\.safetensors' is a file; give the folder that holds it"):
+        load(tmp_path / "model.safetensors")
+    with pytest.raises(UnknownModel, match="the name of the model is empty"):
+        load("")
+
+
+def test_number_types_and_devices_by_name(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path)
+    assert load(tmp_path, dtype="float64")[0].dtype == torch.float64
+    with pytest.raises(ValueError, match="no dtype is named 'bf16'; there are auto, float32, bfloat16"):
+        load(tmp_path, dtype="bf16")
+    with pytest.raises(
+        ValueError, match=r"device 'gpu' cannot be used here: torch knows no .*; write cpu, cuda"
+    ) as caught:
+        load(tmp_path, device="gpu")
+    said(caught.value)
 
 
 def test_a_hub_id_without_network() -> None:

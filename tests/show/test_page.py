@@ -109,6 +109,12 @@ def test_show_writes_the_page_and_says_where(tmp_path: Path, monkeypatch: pytest
     assert on_desktop is not None and opened == [on_desktop.as_uri()]
 
 
+def test_a_page_is_not_written_under_the_name_of_a_picture(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"show\(\) writes one HTML page, got .*step\.svg'"):
+        generation_of([RECORD]).show(tmp_path / "step.svg")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_in_a_notebook_it_is_displayed(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     shell = types.SimpleNamespace(config={"IPKernelApp": {}})

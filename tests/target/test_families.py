@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from transformers import BertConfig, BertLMHeadModel
 
 from branchwise import Speculator, UnsupportedModel
 from branchwise.target import TESTED_MODEL_TYPES, HuggingFaceTarget
@@ -175,6 +176,17 @@ def test_a_family_outside_the_tested_list_is_probed():
     model = build(SUPPORTED[0])
     model.config.model_type = "stranger"
     assert HuggingFaceTarget(model).cache.lanes == ()
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_stranger_whose_tokens_see_later_ones_is_refused(layers):
+    """An encoder that transformers loads as a causal model; with one layer its last logits alone do not tell."""
+    config = BertConfig(
+        vocab_size=VOCAB, hidden_size=16, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=16
+    )
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModel, match=r"bert.*depend on later tokens"):
+        HuggingFaceTarget(BertLMHeadModel(config).eval())
 
 
 def test_a_stranger_whose_nodes_see_their_siblings_is_refused(monkeypatch):

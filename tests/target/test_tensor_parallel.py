@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -82,6 +83,17 @@ def test_the_command_generates_in_two_processes(folders: list[Path]) -> None:
     alone = CliRunner().invoke(app, ["generate", "hellohello", *map(str, options)])
     records = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
     assert [record["token_ids"] for record in records] == [json.loads(alone.stdout)["token_ids"]]
+
+
+@needs_accelerate
+def test_the_script_of_the_documentation_runs(folders: list[Path], tmp_path: Path) -> None:
+    """The one block that is no page's own Python: it is marked ``py`` and belongs to torchrun."""
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "two.py").write_text(script, encoding="utf-8")
+    ran = torchrun(tmp_path / "two.py", folders[0])
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert len(ran.stdout.strip()) > 20
 
 
 @pytest.mark.parametrize(

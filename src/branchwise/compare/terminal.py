@@ -38,7 +38,8 @@ def print_comparison(record: Mapping[str, Any], stream: TextIO | None = None) ->
     heading, rows = side_rows(record)
     side = Table(title="Chain and tree at the same budget", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(heading):
-        side.add_column(name, justify="right" if index else "left", no_wrap=not index)
+        # as words, since a narrow terminal breaks lines between words and cuts what has none
+        side.add_column(name.replace("/", " per "), justify="right" if index else "left", no_wrap=not index)
     for row in rows:
         side.add_row(*map(text, row))
     console.print(side)

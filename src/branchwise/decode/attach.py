@@ -91,6 +91,8 @@ def drafter_for(target: Target, tokenizer: Any, drafter: str | Drafter, options:
     Raises:
         ValueError: no drafter has that name, or it takes other options.
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise ValueError(f"drafter_options must be a dictionary such as {{'draft_model': ...}}, got {options!r}")
     given = dict(options or {})
     if isinstance(drafter, str):
         check_drafter_name(drafter, with_model="draft_model" in given)

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from transformers.generation import (
 )
 
 from ..verify.sampler import Sampler
+from .prompt_ids import prompt_ids
 from .request import Request
 from .stopping import StopRules
 
@@ -111,6 +113,7 @@ def orders_from_arguments(
         if input_ids is not None:
             raise ValueError("got both inputs and input_ids; they are the same argument, give one")
         input_ids = kwargs.pop("inputs")
+    _check_types(generation_config, kwargs, seed)
     _refuse_arguments(model, generation_config, kwargs)
     stop_strings = _setting("stop_strings", model, generation_config, kwargs)
     if stop_strings:
@@ -270,15 +273,7 @@ def _rows(
 ) -> tuple[list[Tensor | None], list[Tensor]]:
     if input_ids is None:
         return [None], [torch.ones(0)]  # transformers starts from the bos token
-    ids = torch.as_tensor(input_ids)
-    if ids.ndim == 1:
-        ids = ids[None]
-    if ids.ndim != 2:
-        raise ValueError(f"input_ids must be [batch, length], got shape {list(ids.shape)}")
-    if ids.numel() == 0:
-        raise ValueError("the prompt is empty: give at least one token (for instance the tokenizer's bos token)")
-    if ids.is_floating_point() or ids.dtype == torch.bool:
-        raise ValueError(f"input_ids must be whole numbers, got {ids.dtype}")
+    ids = prompt_ids(input_ids)
     if attention_mask is None:
         attention_mask = _guessed_mask(model, ids, generation_config, kwargs)
     mask = torch.as_tensor(attention_mask, device=ids.device)
@@ -316,6 +311,23 @@ def _refuse_arguments(model: PreTrainedModel, config: GenerationConfig | None, k
     if cache not in (None, "hybrid"):
         remedy = _REFUSED["cache_implementation"]
         raise ValueError(f"cache_implementation={cache!r} in the generation config cannot be honoured: {remedy}")
+
+
+def _check_types(config: Any, kwargs: dict[str, Any], seed: Any) -> None:
+    """What would else fail deep inside, with a message about something other than the argument."""
+    if config is not None and not isinstance(config, GenerationConfig):
+        raise ValueError(
+            f"generation_config must be a transformers GenerationConfig, got {type(config).__name__}; write "
+            "GenerationConfig(max_new_tokens=...), or give the settings by name"
+        )
+    for name in ("max_new_tokens", "min_new_tokens", "max_length", "min_length", "top_k", "num_return_sequences"):
+        if isinstance(kwargs.get(name), (str, bytes)):
+            raise ValueError(f"{name} must be a whole number, got the text {kwargs[name]!r}")
+    for name in ("logits_processor", "stopping_criteria"):
+        if callable(kwargs.get(name)) and not isinstance(kwargs[name], (list, tuple)):
+            raise ValueError(f"{name} must be a list, got one {type(kwargs[name]).__name__}; write {name}=[...]")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral)):
+        raise ValueError(f"a seed must be a whole number in [0, 2**64), got {seed!r}")
 
 
 def _asks_for(name: str, value: Any) -> bool:

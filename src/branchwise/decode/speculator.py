@@ -23,13 +23,14 @@ from ..target.protocol import Target
 from ..tune.budget import BudgetPolicy, make_budget
 from ..tune.shared import SharedBudget
 from ..verify.grammar import Grammar
-from ..verify.registry import DraftKind, resolve_rule
+from ..verify.registry import DraftKind, check_rule, resolve_rule
 from ..verify.rule import Rule
 from .attach import as_target, drafter_for
 from .grammar import under_grammar
 from .lane import Lane
 from .logprobs import with_logprobs
 from .orders import Order, orders_from_arguments, orders_from_callback
+from .prompt_ids import prompt_ids
 from .session import Session
 from .statistics import Generation
 from .text import ShownText
@@ -83,6 +84,7 @@ class Speculator:
         engine: str = "transformers",
         weights: str | None = None,
     ) -> None:
+        check_rule(rule)
         self.target: Target = as_target(model, engine, weights)
         self.drafter = drafter_for(self.target, tokenizer, drafter, drafter_options)
         self.budget = make_budget(budget, self.target)
@@ -166,7 +168,9 @@ class Speculator:
         **kwargs: Any,
     ) -> Generation:
         """One prompt as token ids in, one `Generation` out; arguments as for `generate`."""
-        ids = torch.tensor([list(prompt)], dtype=torch.long)
+        ids = prompt_ids(prompt).long()
+        if len(ids) != 1:
+            raise ValueError(f"complete serves one sequence at a time, got {len(ids)}; use generate() for a batch")
         orders = self._orders(ids, torch.ones_like(ids), None, seed, kwargs)
         _one_only(orders, "complete")
         orders = self._extended(orders, grammar, logprobs, target_probabilities)
@@ -234,6 +238,11 @@ class Speculator:
     def _run(self, orders: list[Order], streamer: BaseStreamer | None = None) -> Tensor | SpeculativeOutput:
         if streamer is not None:
             _one_only(orders, "a streamer")
+            if isinstance(streamer, type) or not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+                raise ValueError(
+                    f"streamer must be an object with put() and end(), got {streamer!r}; for instance "
+                    "transformers.TextStreamer(tokenizer), or iterate over stream()"
+                )
         session, lanes = self._start(orders)
         with closing(session):
             if streamer is not None:

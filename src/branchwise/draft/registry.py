@@ -145,6 +145,13 @@ def _model_of(target: Target | PreTrainedModel | None) -> PreTrainedModel:
     return model
 
 
+def _shown(spec: object) -> str:
+    """A short word for what was given: a class by its name, a model by its type."""
+    if isinstance(spec, type):
+        return f"the class {spec.__name__}"
+    return repr(spec) if spec is None or isinstance(spec, (int, float)) else f"a {type(spec).__name__}"
+
+
 #: name -> how to make one; "auto" is the best drafter that needs nothing but the target
 DRAFTERS: dict[str, Callable[..., Drafter]] = {
     "none": NoneDrafter,
@@ -200,6 +207,12 @@ def make_drafter(spec: str | Drafter, *, target: Target | PreTrainedModel | None
             not fit, or the named drafter needs a target and got none.
     """
     if not isinstance(spec, str):
+        if isinstance(spec, type) or not all(hasattr(spec, part) for part in ("start", "propose", "observe")):
+            raise ValueError(
+                f"a drafter is a name ({', '.join([*DRAFTERS, *TARGET_DRAFTERS])}) or an object with start, propose "
+                f"and observe, got {_shown(spec)}; a small model goes in as drafter='model', "
+                "drafter_options={'draft_model': ...}"
+            )
         if options:
             raise ValueError(f"a ready-made drafter takes no options, got {sorted(options)}")
         return spec

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from branchwise.hub.errors import TokenizerMissing, UnknownModel
 from branchwise.hub.fetch import fetch
-from branchwise.hub.load_errors import LOAD_ERRORS, explained
+from branchwise.hub.load_errors import LOAD_ERRORS, check_whole, explained
 from branchwise.hub.named_models import find_named_model, near_names, unknown_name_message
+from branchwise.hub.place import check_device, dtype_named
 from branchwise.hub.progress import Progress
 
 if TYPE_CHECKING:
@@ -35,14 +36,19 @@ def resolve(
     is passed on as a Hub id.
 
     Raises:
-        UnknownModel: a path that is no folder, or a word without a slash that looks like a slip of a registered name.
+        UnknownModel: nothing, a file, a path that is no folder, or a word without a slash that looks like a slip of a
+            registered name.
         ModelNotFetched: a registered model that is absent and cannot be downloaded now.
     """
     word = os.fspath(name_or_path)
+    if not word.strip():
+        raise UnknownModel("the name of the model is empty; give a folder, a short name or a Hub id")
     if find_named_model(word) is not None:
         return str(fetch(word, cache_dir=cache_dir, progress=progress, offline=offline))
     if Path(word).is_dir():
         return word
+    if Path(word).is_file():
+        raise UnknownModel(f"{word!r} is a file; give the folder that holds it, with a config.json and a tokenizer")
     if Path(word).is_absolute() or word.startswith(("./", "../", "~")):
         raise UnknownModel(f"there is no folder {word!r}; give a folder with a config.json, a short name or a Hub id")
     if "/" not in word and os.sep not in word and near_names(word):
@@ -64,7 +70,7 @@ def load(
 
     Args:
         name_or_path: as for `resolve`.
-        dtype: of the weights; default the checkpoint's own (bfloat16 for the named models).
+        dtype: of the weights, a torch dtype or its name; default the checkpoint's own (bfloat16 for the named models).
         device: where to put the model; default where transformers puts it (the CPU).
         cache_dir: as for `fetch`.
         progress: as for `fetch`.
@@ -75,20 +81,33 @@ def load(
         TokenizerMissing: the model loads but has no tokenizer beside it.
         UnknownModel, ModelNotFetched: as for `resolve`.
         ModelNotFound: a folder without a model, or a Hub id that cannot be had.
-        ModelNotLoadable: the model is of another kind, or of an architecture that this transformers does not know.
+        ModelNotLoadable: the model is of another kind, or of an architecture that this transformers does not know; or
+            its weights are damaged, or lack what would otherwise be left at random values.
+        ValueError: torch has no such dtype, or cannot use the device.
     """
     import transformers
 
+    chosen = "auto" if dtype is None else dtype_named(dtype) if isinstance(dtype, str) else dtype
+    if device is not None:
+        check_device(device)
+
     place = resolve(name_or_path, cache_dir=cache_dir, progress=progress, offline=offline)
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            place, dtype="auto" if dtype is None else dtype, trust_remote_code=False, **(placement or {})
+        # a tensor of another shape is told by name below, where transformers would only say that there is one
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            place,
+            dtype=chosen,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **(placement or {}),
         )
     except LOAD_ERRORS as error:
         told = explained(place, error)
         if told is None:
             raise
         raise told from error
+    check_whole(place, report)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:

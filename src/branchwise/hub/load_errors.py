@@ -7,7 +7,9 @@ messages are recognised by their wording; one that is not recognised is passed o
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -45,6 +47,27 @@ def explained(word: str, error: Exception) -> Exception | None:
     return _about_hub(word, text, error)
 
 
+def check_whole(word: str, report: Mapping[str, Any]) -> None:
+    """Raises ModelNotLoadable where the checkpoint lacks tensors of the model: they would stay at random values.
+
+    Args:
+        word: the folder or Hub id that was asked for.
+        report: what transformers says of the loading (``output_loading_info=True``).
+    """
+    for name, found, wanted in sorted(report.get("mismatched_keys", ())):
+        raise ModelNotLoadable(
+            f"the weights in {word!r} do not fit its config.json: {name} has the shape {list(found)}, the config asks "
+            f"for {list(wanted)}; copy both from one place"
+        )
+    missing = sorted(report.get("missing_keys", ()))
+    if missing:
+        named = ", ".join(missing[:2]) + (f" and {len(missing) - 2} more" if len(missing) > 2 else "")
+        raise ModelNotLoadable(
+            f"the weights in {word!r} lack {named}, which would be left at random values; give a checkpoint that was "
+            "saved whole and with its language model head"
+        )
+
+
 def _architecture(text: str, word: str) -> str:
     import transformers
 
@@ -59,6 +82,10 @@ def _about_folder(word: str, text: str, error: Exception) -> Exception | None:
         held = ", ".join(sorted(path.name for path in folder.iterdir())[:4]) or "nothing"
         return ModelNotFound(
             f"the folder {word!r} holds no config.json but {held}; give the folder that save_pretrained wrote"
+        )
+    if "valid JSON file" in text or "Unrecognized model in" in text:
+        return ModelNotLoadable(
+            f"the config.json in {word!r} is damaged or incomplete ({text[:160]}); copy or download it again"
         )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         return ModelNotFound(f"the folder {word!r} holds no weights (*.safetensors); copy them beside its config.json")

@@ -33,6 +33,11 @@ NOTEBOOK_NODES = 80
 def show(generation: Generation, path: str | Path | None = None) -> Path | None:
     """What `Generation.show` does."""
     if path is not None:
+        if Path(path).suffix.lower() not in ("", ".html", ".htm"):
+            raise ValueError(
+                f"show() writes one HTML page, got {str(path)!r}: name it .html; one step as a picture is "
+                "branchwise.show.step_svg (docs/show.md)"
+            )
         return write_page(page_html(generation), path)
     if in_notebook():
         from IPython.display import HTML, display

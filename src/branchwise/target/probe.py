@@ -1,7 +1,8 @@
 """A quick check at attach that a family outside the test suite really sees the tree.
 
-Two small trees that differ in one sibling: siblings must not see each other, and a tree's path must give the model's
-own logits. (That our attention runs once per layer is checked at every forward, for every model.)
+Two texts that differ in their last token: what stands before it must not see it. Two small trees that differ in one
+sibling: siblings must not see each other, and a tree's path must give the model's own logits. (That our attention runs
+once per layer is checked at every forward, for every model.)
 """
 
 from __future__ import annotations
@@ -36,11 +37,16 @@ def probe(target: HuggingFaceTarget) -> None:
         again = target.forward({lane: other})[lane].logits
         target.rollback()
         with torch.no_grad():
-            own = target.model(torch.tensor([[*prompt, a, d]], device=target.device), use_cache=False).logits[0, -1]
+            texts = torch.tensor([[*prompt, a, d], [*prompt, a, b]], device=target.device)
+            plain = target.model(texts, use_cache=False).logits  # [2, 5, V]
+        own = plain[0, -1]
         spread = float((own.max() - own.min()).abs()) + 1e-6
         tolerance = TOLERANCE.get(own.dtype, 1e-2)
+        ahead = float((plain[0, -2] - plain[1, -2]).abs().max()) / spread
         leak = float((logits[3] - again[3]).abs().max()) / spread
         error = float((logits[3] - own).abs().max()) / spread
+        if ahead > tolerance:
+            raise UnsupportedModel(name, f"a token's logits depend on later tokens (relative difference {ahead:.1e})")
         if leak > tolerance:
             raise UnsupportedModel(name, f"a node's logits depend on a sibling (relative difference {leak:.1e})")
         if not error <= tolerance:

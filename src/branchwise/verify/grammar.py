@@ -72,7 +72,7 @@ class Grammar:
             try:
                 schema = json.loads(schema)
             except json.JSONDecodeError as error:
-                raise ValueError(f"the JSON schema is no JSON: {error}") from None
+                raise ValueError(f"the JSON schema {_shortened(schema, 60)!r} is no JSON: {error}") from None
         refuse_unenforceable(schema)
         text = json.dumps(schema, ensure_ascii=False)
         layout = {"any_whitespace": any_whitespace, "indent": indent, "separators": separators}

@@ -81,6 +81,17 @@ class DraftKind:
         return cls(drafter.name, getattr(drafter, "is_deterministic", True), getattr(drafter, "shape", "tree"))
 
 
+def check_rule(rule: str | Rule) -> None:
+    """Raises ValueError for a name that no rule has, and for what cannot be a rule; says what there is."""
+    if isinstance(rule, str):
+        if rule != "auto" and rule not in RULES:
+            raise ValueError(f"no rule is called {rule!r}; there are: auto, {', '.join(RULES)}")
+    elif isinstance(rule, type) or not hasattr(rule, "accept"):
+        raise ValueError(
+            f"a rule is a name (auto, {', '.join(RULES)}) or an object with accept(draft, law, coins), got {rule!r}"
+        )
+
+
 def resolve_rule(name: str | Rule, sampler: Sampler, kind: DraftKind | None = None, seeded: bool = False) -> Rule:
     """The rule for a request.
 
@@ -94,6 +105,7 @@ def resolve_rule(name: str | Rule, sampler: Sampler, kind: DraftKind | None = No
     Raises:
         ValueError: no rule has that name, or it does not fit the sampling mode or the drafter. Names both.
     """
+    check_rule(name)
     kind = kind or DraftKind()
     if not isinstance(name, str):
         known = next((key for key, entry in RULES.items() if type(name) is entry.make), None)
@@ -103,8 +115,6 @@ def resolve_rule(name: str | Rule, sampler: Sampler, kind: DraftKind | None = No
     if name == "auto":
         sampling = "match" if kind.deterministic or seeded else "traversal"
         name = sampling if sampler.do_sample else "greedy"
-    if name not in RULES:
-        raise ValueError(f"no rule is called {name!r}; there are: auto, {', '.join(RULES)}")
     _check_fit(name, sampler, kind)
     return RULES[name].make()
 
