@@ -42,7 +42,8 @@ def plot_sweep(record: Mapping[str, Any], path: Path) -> None:
         for axis, along, held, wanted in ((pair[0], "nodes", "context", CONTEXT), (pair[1], "context", "nodes", NODES)):
             at = min({row[held] for row in rows}, key=lambda value: abs(value - wanted))
             _draw(axis, along, sorted((row for row in rows if row[held] == at), key=lambda row: row[along]))
-            axis.set_title(f"{kind}, {held} {at}".lstrip(", "), fontsize=9)
+            at_what = f"{at} nodes" if held == "nodes" else f"{at} committed tokens"
+            axis.set_title(f"{kind}, {at_what}".lstrip(", "), fontsize=9)
     # the name without a folder, so that the picture says nothing about the machine
     figure.savefig(path, metadata={"Title": path.name} if path.suffix == ".png" else None)
 
@@ -56,12 +57,13 @@ def _kind(row: Mapping[str, Any]) -> str:
 def _draw(axis: Any, along: str, rows: Sequence[Mapping[str, Any]]) -> None:
     places = [row[along] for row in rows]
     axis.plot(places, [row["limit_ms"] for row in rows], "k--", label="limit of the machine")
-    for way in rows[0]["ways"]:
-        axis.plot(places, [row["ways"][way]["ms"] for row in rows], marker="o", label=way)
+    for number, way in enumerate(rows[0]["ways"]):
+        look = {"marker": MARKS[number % len(MARKS)], "color": COLOURS[number % len(COLOURS)]}
+        axis.plot(places, [row["ways"][way]["ms"] for row in rows], label=way, **look)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
-    axis.set_xlabel(along)
-    axis.set_ylabel("ms")
+    axis.set_xlabel({"nodes": "nodes of the tree", "context": "committed tokens"}[along])
+    axis.set_ylabel("milliseconds")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
 
