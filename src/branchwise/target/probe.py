@@ -45,10 +45,10 @@ def probe(target: HuggingFaceTarget) -> None:
         ahead = float((plain[0, -2] - plain[1, -2]).abs().max()) / spread
         leak = float((logits[3] - again[3]).abs().max()) / spread
         error = float((logits[3] - own).abs().max()) / spread
-        if ahead > tolerance:
-            raise UnsupportedModel(name, f"a token's logits depend on later tokens (relative difference {ahead:.1e})")
         if leak > tolerance:
             raise UnsupportedModel(name, f"a node's logits depend on a sibling (relative difference {leak:.1e})")
+        if ahead > tolerance:
+            raise UnsupportedModel(name, f"a token's logits depend on later tokens (relative difference {ahead:.1e})")
         if not error <= tolerance:
             raise UnsupportedModel(name, f"a path through a tree gives other logits than plain decoding ({error:.1e})")
     finally:
