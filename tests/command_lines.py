@@ -59,7 +59,7 @@ def in_sentences(page: str) -> Iterator[list[str]]:
 
 def words_of(line: str) -> list[str] | None:
     """The words behind `branchwise`, up to what belongs to the shell; None for another program."""
-    if not re.match(r"\s*(\w+=\S+\s+)*branchwise(\s|$)", line):
+    if not re.match(r"\s*(\w+=\S+\s+)*(torchrun\s.*\s-m\s+)?branchwise(\s|$)", line):
         return None
     words = shlex.split(line, comments=True)
     words = words[words.index("branchwise") + 1 :]

@@ -53,6 +53,7 @@ def labelled_blocks(page: Path) -> list[tuple[str, str]]:
         elif inside:
             label, text = blocks.pop()
             blocks.append((label, f"{text}{line}\n"))
+    assert not inside, f"{page.name}: the last block is not closed, and the rest of the page is in it"
     return blocks
 
 

@@ -68,6 +68,7 @@ def test_the_reading_of_pages() -> None:
     assert list(in_sentences(page)) == [["doctor", "--json"]]
     assert words_of("KEY=1 branchwise serve > log") == ["serve"]
     assert words_of("python -m branchwise") is None
+    assert words_of("torchrun --nproc-per-node 2 -m branchwise serve") == ["serve"]
     parse(["bench", "file.jsonl", "--budgets", "17"])
     parse(["--install-completion"])
     for wrong in (
