@@ -186,7 +186,7 @@ def test_a_stranger_whose_tokens_see_later_ones_is_refused(layers):
     )
     torch.manual_seed(0)
     with pytest.raises(UnsupportedModel, match=r"bert.*depend on later tokens"):
-        HuggingFaceTarget(BertLMHeadModel(config).eval())
+        HuggingFaceTarget(BertLMHeadModel(config).double().eval())
 
 
 def test_a_stranger_whose_nodes_see_their_siblings_is_refused(monkeypatch):

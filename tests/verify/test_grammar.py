@@ -193,7 +193,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         (Grammar.from_regex, r"(a)\1", "Backreference is not supported"),
         (Grammar.from_ebnf, 'x ::= "a"', 'EBNF grammar cannot be used as a grammar: .* "root" is not found'),
         (Grammar.from_ebnf, "root ::= foo", '"foo" is not defined'),
-        (Grammar.from_json_schema, "{", "JSON schema is no JSON"),
+        (Grammar.from_json_schema, "{", "JSON schema '{' is no JSON"),
         (Grammar.from_json_schema, "3", "JSON schema cannot be used as a grammar"),
         (Grammar.from_json_schema, "false", "JSON schema cannot be used as a grammar: .*cannot accept any value"),
         (Grammar.from_json_schema, {"type": "integer", "minimum": 5, "maximum": 3}, "minimum greater than maximum"),
