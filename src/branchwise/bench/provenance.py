@@ -86,20 +86,30 @@ def model_facts(asked: str, place: str, model: Any) -> dict[str, Any]:
         place: what it was resolved to.
         model: the loaded model.
     """
-    name = Path(asked).name if os.path.isabs(asked) else asked
-    facts: dict[str, Any] = {
-        "name": name,
+    return {
+        **weights_facts(asked, place, model.config),
         "architecture": type(model).__name__,
         "dtype": str(model.dtype).removeprefix("torch."),
         "attention": model.config._attn_implementation,
     }
+
+
+def weights_facts(asked: str, place: str, config: Any) -> dict[str, Any]:
+    """The same without what only a loaded model knows.
+
+    Args:
+        asked: see `model_facts`.
+        place: see `model_facts`.
+        config: the model's.
+    """
+    name = Path(asked).name if os.path.isabs(asked) else asked
     folder = Path(place)
     if not folder.is_dir():
-        return {**facts, "revision": getattr(model.config, "_commit_hash", None)}
+        return {"name": name, "revision": getattr(config, "_commit_hash", None)}
     pinned = _pinned(folder / PROVENANCE_FILE)
     if pinned is not None:
-        return {**facts, "name": pinned["name"], "gguf_sha256": pinned["gguf_sha256"]}
-    return {**facts, "weights_sha256": weights_sha256(folder)}
+        return {"name": pinned["name"], "gguf_sha256": pinned["gguf_sha256"]}
+    return {"name": name, "weights_sha256": weights_sha256(folder)}
 
 
 def _pinned(record: Path) -> dict[str, Any] | None:

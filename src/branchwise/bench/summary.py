@@ -48,7 +48,7 @@ def summarise(
     for name in results.methods:
         rows = results.of(name)
         comparable = reference is not None and keeps_tokens and (is_greedy or not name.startswith("hf-"))
-        pairs = _pairs(baselines[reference], rows) if reference is not None and comparable else []
+        pairs = pairs_of(baselines[reference], rows) if reference is not None and comparable else []
         summary[name] = {
             "error": results.errors.get(name),
             "overall": figures(rows, baselines, pairs),
@@ -87,7 +87,7 @@ def figures(
         "median_first_run_seconds": round(median(row.run.timing.first_run_seconds for row in rows), 4),
     }
     for name, others in baselines.items():
-        found[f"ratio_to_{name}"], found[f"median_ratio_to_{name}"] = _ratios(_pairs(others, rows))
+        found[f"ratio_to_{name}"], found[f"median_ratio_to_{name}"] = _ratios(pairs_of(others, rows))
     found.update(_shares(rows))
     if pairs:
         found["equal"] = sum(one.run.tokens == other.run.tokens for one, other in pairs)
@@ -103,8 +103,8 @@ def _total_rate(rows: Sequence[Row]) -> float:
     return rate(sum(r.run.timing.decode_tokens for r in rows), sum(r.run.timing.decode_seconds for r in rows))
 
 
-def _pairs(reference: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Rows of the same prompt, in the order of ``rows``."""
+def pairs_of(reference: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Rows of the same prompt, those of the reference first, in the order of ``rows``."""
     by_prompt = {row.prompt.question_id: row for row in reference}
     return [(by_prompt[r.prompt.question_id], r) for r in rows if r.prompt.question_id in by_prompt]
 

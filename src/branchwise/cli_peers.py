@@ -1,0 +1,115 @@
+"""The command `branchwise bench peers`: reads arguments, calls `bench.peers`, prints. `cli` gives it its name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .cli_drafting import DraftModel, Head, check_specs
+from .cli_options import EXIT_FAILED, Debug, Dtype, Model, Threads, counted, set_threads
+from .cli_prompt import Chat, MaxNewTokens, Temperature
+
+
+def peers(
+    prompts: Annotated[
+        Path | None,
+        typer.Argument(help="As for `branchwise bench prompts`.", show_default="a dozen of its own"),
+    ] = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            "--methods",
+            "--peers",
+            help="Peers and PEER:METHOD, comma between: transformers, llama.cpp, openvino-genai, branchwise; on the "
+            "compiled engine branchwise/int8 (bf16, int4, f32); openvino-genai:lookup-3, branchwise/int8:mixed-33.",
+            show_default="all peers but int4 and f32",
+        ),
+    ] = "",
+    model: Model = "default",
+    gguf: Annotated[
+        Path | None,
+        typer.Option(help="The same weights as a GGUF file.", show_default="a named model's own, fetched once"),
+    ] = None,
+    head: Head = None,
+    draft_model: DraftModel = None,
+    limit_per_category: Annotated[int | None, typer.Option(help="Prompts per category; its topics take turns.")] = None,
+    categories: Annotated[str, typer.Option(help="Only these categories; comma between.")] = "",
+    topics: Annotated[str, typer.Option(help="Only these topics; comma between.")] = "",
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    seed: Annotated[int, typer.Option(help="Prompt i samples with seed + i.")] = 0,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write the result, rows included, to a file.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a bar per configuration: a .png, .svg or .pdf.")] = None,
+    chat: Chat = None,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Other engines beside this library: same weights, prompts, token limits and threads, in turns.
+
+    Every peer runs in a process of its own, one at a time; prefill is not counted. Tables come first, the last line is
+    one JSON object. Exits with 1 when a configuration failed, a missing package included; its error is listed. The
+    extra peers brings the packages.
+    """
+    import torch
+
+    from .bench.peers.builtin_prompts import BUILTIN_PROMPTS
+    from .bench.peers.chart import plot_peers
+    from .bench.peers.configuration import configurations
+    from .bench.peers.job import PeersJob, run_peers
+    from .bench.peers.report import print_peers
+    from .bench.plots import check_plotting
+    from .bench.prompts import choose_prompts, read_prompts
+    from .bench.report import check_writable, last_line, write_json
+    from .bench.sampling import Sampling
+
+    asked = configurations(_split(methods), with_head=head is not None, with_model=draft_model is not None)
+    check_specs([one.spec for one in asked], draft_model, head)
+    if gguf is not None and not gguf.is_file():
+        raise ValueError(f"there is no file {str(gguf)!r}; --gguf names the model's weights as a GGUF file")
+    for path in (json_path, plot):
+        if path is not None:
+            check_writable(path)
+    if plot is not None:
+        check_plotting()
+    set_threads(threads)
+    job = PeersJob(
+        configurations=asked,
+        prompts=choose_prompts(
+            BUILTIN_PROMPTS if prompts is None else read_prompts(prompts),
+            categories=_split(categories),
+            topics=_split(topics),
+            limit_per_category=limit_per_category,
+        ),
+        model=os.path.expanduser(model),
+        gguf=gguf,
+        dtype=dtype,
+        threads=torch.get_num_threads(),
+        max_new_tokens=max_new_tokens,
+        temperature=Sampling(temperature).temperature,
+        seed=seed,
+        chat=chat,
+        head=head,
+        draft_model=draft_model,
+    )
+    with counted("prompts", len(job.prompts)) as tell:
+        record = run_peers(job, progress=tell)
+    print_peers(record)
+    if json_path is not None:
+        write_json(record, json_path)
+    if plot is not None:
+        plot_peers(record, plot)
+    typer.echo(last_line(record))
+    if record["interrupted"]:
+        raise KeyboardInterrupt
+    if any(method["error"] for method in record["methods"].values()):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
