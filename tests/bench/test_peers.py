@@ -5,7 +5,11 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import ClassVar
 
 import pytest
 import torch
@@ -15,7 +19,8 @@ from branchwise.bench.methods import Run, TreeSpec
 from branchwise.bench.peers.assignment import Assignment
 from branchwise.bench.peers.chart import plot_peers
 from branchwise.bench.peers.configuration import Configuration, configurations
-from branchwise.bench.peers.llama_cpp_peer import LlamaCppPeer, read_timing
+from branchwise.bench.peers.llama_cpp_peer import LlamaCppPeer
+from branchwise.bench.peers.llama_server import read_timing
 from branchwise.bench.peers.process import WorkerDied, WorkerProcess
 from branchwise.bench.peers.remote import PeerFailed, RemotePeer
 from branchwise.bench.peers.report import print_peers
@@ -168,15 +173,83 @@ def test_no_variable_makes_waiting_workers_busy(fake: tuple[str, ...], monkeypat
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    for package in ("llama_cpp", "xllamacpp"):
+        monkeypatch.setitem(sys.modules, package, None)
     answer = Worker().answer({"open": vars(GIVEN) | {"peer": "llama.cpp"}})
     assert answer["error"].startswith("ImportError") and "pip install 'branchwise[peers]'" in answer["error"]
 
 
 def test_a_model_without_its_gguf_file_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "xllamacpp", io)  # any module will do
+    monkeypatch.setitem(sys.modules, "llama_cpp", io)  # any module will do
     with pytest.raises(ValueError, match="--gguf FILE"):
-        LlamaCppPeer(Assignment("llama.cpp", "m", "auto", None, 1, (2,), 256, 0.0))
+        LlamaCppPeer(replace(GIVEN, peer="llama.cpp"))
+
+
+class FakeLlama:
+    """The loop of llama-cpp-python's ``Llama.generate``: a forward, its tokens one by one, a draft for the next."""
+
+    made: ClassVar[list[FakeLlama]] = []
+
+    def __init__(self, path: str, draft_model: object = None, **options: object) -> None:
+        self.path, self.draft_model, self.options, self.resets = path, draft_model, options, 0
+        FakeLlama.made.append(self)
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def set_seed(self, seed: int) -> None:
+        self.seed = seed
+
+    def generate(self, tokens: list[int], **sampling: object) -> Iterator[int]:
+        self.sampling = sampling
+        accepted = 0
+        while True:
+            yield from [5] * (accepted + 1)
+            accepted = 0 if self.draft_model is None else len(self.draft_model([*tokens]))
+
+
+class FakeLookup:
+    def __init__(self, max_ngram_size: int, num_pred_tokens: int) -> None:
+        assert max_ngram_size == 2
+        self.tokens = num_pred_tokens
+
+    def __call__(self, prefix: list[int]) -> list[int]:
+        return [5] * self.tokens
+
+
+@pytest.fixture
+def llama_cpp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LlamaCppPeer:
+    monkeypatch.setattr(FakeLlama, "made", [])
+    package = ModuleType("llama_cpp")
+    package.Llama, package.__version__ = FakeLlama, "9"
+    package.llama_print_system_info = lambda: b"CPU : AVX2 = 1 | AVX512 = 0 | FMA = 1 | "
+    speculative = ModuleType("llama_cpp.llama_speculative")
+    speculative.LlamaPromptLookupDecoding = FakeLookup
+    for module in (package, speculative):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("branchwise.bench.peers.llama_cpp_peer.gguf_format", lambda file: "Q4_1 GGUF")
+    return LlamaCppPeer(replace(GIVEN, peer="llama.cpp", gguf=str(tmp_path / "m.gguf"), threads=3))
+
+
+def test_llama_cpp_python_is_preferred_and_its_forwards_are_counted(llama_cpp: LlamaCppPeer) -> None:
+    assert llama_cpp.facts["versions"] == {"llama-cpp-python": "9"}
+    assert llama_cpp.facts["compiled_for"] == ["AVX2", "FMA"]
+    plain = llama_cpp.method("plain").run([1, 2], 7, seed=4)
+    drafted = llama_cpp.method("lookup-3").run([1, 2], 7, seed=4)
+    assert plain.tokens == drafted.tokens == (5,) * 7
+    # 1, then 4, then 2 of the third forward's
+    assert (plain.timing.runs, drafted.timing.runs, drafted.timing.decode_tokens) == (7, 3, 6)
+    first, second = FakeLlama.made
+    assert first.draft_model is None and second.draft_model is not None
+    assert first.options["n_threads"] == first.options["n_threads_batch"] == 3
+    assert (first.resets, first.seed, first.sampling["temp"]) == (1, 4, 0.0)
+    with pytest.raises(ValueError, match="xllamacpp"):
+        llama_cpp.method("ngram-cache")
+
+
+def test_a_text_of_llama_cpp_python_ends_at_a_stop_token(llama_cpp: LlamaCppPeer, monkeypatch) -> None:
+    monkeypatch.setattr(FakeLlama, "generate", lambda *_, **__: iter([7, 2, 9]))
+    assert llama_cpp.method("plain").run([1], 7, seed=0).tokens == (7, 2)
 
 
 def test_the_clock_of_llama_cpp() -> None:
@@ -238,13 +311,13 @@ def record() -> dict:
     results.errors["branchwise:ngram-5"] = "PeerFailed: the worker was ended by SIGSEGV"
     results.errors["openvino-genai:plain"] = "PeerFailed: ImportError: missing"
     peers = {one.peer: {"weights": f"{one.peer} numbers", "idle_cpu_share": 0.0} for one in asked}
-    peers["llama.cpp"]["idle_cpu_share"] = 0.5
+    peers["llama.cpp"] |= {"idle_cpu_share": 0.5, "compiled_for": ["AVX2"], "processor_has": "AVX512"}
     return {
         **summarise_peers(results, asked, is_greedy=True),
         "peers": peers,
         "skipped": {"9": "too long"},
-        "provenance": {"cpu": "a processor"},
-        "settings": {"model": "m", "prompts": 3, "max_new_tokens": 11, "temperature": 0.0, "threads": 2},
+        "provenance": {"cpu": "a processor", "model": {"name": "m"}},
+        "settings": {"prompts": 3, "max_new_tokens": 11, "temperature": 0.0, "threads": 2},
     }
 
 
@@ -285,6 +358,7 @@ def test_failures_keep_their_line_in_the_table(record: dict, tmp_path: Path) -> 
     assert "openvino-genai:plain failed: ImportError: missing" in text
     assert "branchwise's best / fastest peer: 1.25" in text
     assert "llama.cpp used 50% of a processor while others ran" in text
+    assert "llama.cpp was compiled without AVX512, which this processor has" in text
     assert "prompt 9 was skipped: too long" in text
     plot_peers(record, tmp_path / "p.svg")
     drawn = (tmp_path / "p.svg").read_text()

@@ -51,7 +51,8 @@ def test_a_whole_run(model: Path, tmp_path: Path) -> None:
     assert record["peers"]["transformers"]["weights"] == "float64"
     assert record["provenance"]["model"]["weights_sha256"] and record["provenance"]["threads"] == 1
     assert record["peers"]["branchwise"]["idle_cpu_share"] < 0.1
-    why = "--gguf FILE" if importlib.util.find_spec("xllamacpp") else "pip install 'branchwise[peers]'"
+    there_is_one = any(importlib.util.find_spec(package) for package in ("llama_cpp", "xllamacpp"))
+    why = "--gguf FILE" if there_is_one else "pip install 'branchwise[peers]'"
     for name in ("llama.cpp:plain", "llama.cpp:lookup-3"):
         assert why in record["methods"][name]["error"]
         assert f"{name} (FAILED)" in result.stdout and f"{name} failed: " in result.stdout

@@ -35,6 +35,7 @@ EXTRAS: dict[str, Extra] = {
     "plot": Extra("plots of measurements", ("matplotlib",)),
     "triton": Extra("the attention kernel for GPUs", ("triton",)),
     "openvino": Extra("the compiled engine for CPUs", ("openvino",)),
+    "peers": Extra("other engines to measure beside", ("openvino_genai", "xllamacpp")),
     "ray": Extra("many replicas, clusters", ("ray", "fastapi", "uvicorn", "prometheus_client", "jinja2")),
 }
 

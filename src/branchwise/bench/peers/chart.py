@@ -44,6 +44,6 @@ def _label(name: str, method: Mapping[str, Any], record: Mapping[str, Any]) -> s
 def _title(record: Mapping[str, Any]) -> str:
     facts, settings = record["provenance"], record["settings"]
     return (
-        f"{settings['model']}, {settings['prompts']} prompts, {settings['max_new_tokens']} tokens, temperature "
+        f"{facts['model']['name']}, {settings['prompts']} prompts, {settings['max_new_tokens']} tokens, temperature "
         f"{settings['temperature']:g}, {settings['threads']} threads, {facts['cpu']}"
     )

@@ -19,6 +19,8 @@ from ..methods import TreeSpec
 
 OWN = "branchwise"
 FORMATS = ("f32", "bf16", "int8", "int4")
+#: so many last tokens are looked up by llama.cpp; transformers looks up as many at most
+LOOKUP_NGRAM = 2
 #: those whose weights are read from a GGUF file
 FROM_GGUF = ("llama.cpp", "openvino-genai")
 

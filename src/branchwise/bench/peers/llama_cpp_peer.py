@@ -1,135 +1,53 @@
-"""llama.cpp through the package xllamacpp, which runs llama.cpp's own server inside the process.
+"""llama.cpp through the pip package that is installed.
 
-The server tells prefill and decoding apart by its own clock: from the first token to the last, which is what
-`stopwatch` reads of the others. With greedy decoding it is spared the sorting of candidates. Drafts are llama.cpp's
-"ngram-simple" (a copy of what followed the last two tokens earlier) and "ngram-cache" (its lookup example).
+llama-cpp-python is compiled where it is installed, for the processor there, and is taken first. The wheels of xllamacpp
+need no compiler and are made for processors of every age: where this one can do more, the facts say so.
 """
 
 from __future__ import annotations
 
-import json
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Mapping, Sequence
-from typing import Any
+import importlib
+import re
 
-from ..methods import Method, Run
-from ..stopwatch import Timing
+import torch
+
+from ..methods import Method
 from .assignment import Assignment
+from .llama_python import LlamaObjects
+from .llama_server import LlamaServers
 from .loading import gguf_format, gguf_of
 
-#: so many last tokens are looked up; transformers looks up as many at most
-LOOKUP_NGRAM = 2
+#: package -> how it is used, the preferred one first
+PACKAGES: dict[str, type[LlamaObjects] | type[LlamaServers]] = {"llama_cpp": LlamaObjects, "xllamacpp": LlamaServers}
 
 
 class LlamaCppPeer:
-    """See `assignment.Peer`. Every method has a server of its own, for drafts are a setting of the server."""
+    """See `assignment.Peer`."""
 
     def __init__(self, given: Assignment) -> None:
-        try:
-            import xllamacpp
-        except ImportError as error:
-            raise ImportError(f"llama.cpp's package is missing ({error}): pip install 'branchwise[peers]'") from error
-        self._library = xllamacpp
-        self._given = given
-        self._file = gguf_of(given)
-        self.facts = {"versions": {"xllamacpp": xllamacpp.__version__}, "weights": gguf_format(self._file)}
+        self._package = _installed(given)
+        self.facts = {
+            "versions": self._package.versions,
+            "weights": gguf_format(gguf_of(given)),
+            "compiled_for": instructions(self._package.system_info),
+            "processor_has": torch.backends.cpu.get_cpu_capability(),
+        }
 
     def method(self, name: str) -> Method:
         """See `assignment.Peer.method`."""
-        return LlamaCppMethod(name, self._library.Server(self._settings(name)), self._given.temperature)
-
-    def _settings(self, name: str) -> Any:
-        settings = self._library.CommonParams()
-        settings.model.path = str(self._file)
-        settings.n_ctx = self._given.context_tokens
-        settings.n_parallel = 1
-        settings.fit_params = False
-        settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = self._given.threads
-        settings.cache_prompt = settings.cache_idle_slots = False
-        settings.cache_ram_mib = 0
-        settings.hostnames = ["127.0.0.1"]
-        settings.port = 0
-        settings.ui = False
-        settings.verbosity = 1  # errors
-        self._set_drafts(settings.speculative, name)
-        return settings
-
-    def _set_drafts(self, speculative: Any, name: str) -> None:
-        kinds = self._library.common_speculative_type
-        if name == "ngram-cache":
-            speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_CACHE]
-        elif name != "plain":
-            speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-            speculative.ngram_simple.size_n = LOOKUP_NGRAM
-            speculative.ngram_simple.size_m = int(name.removeprefix("lookup-"))
+        return self._package.method(name)
 
 
-class LlamaCppMethod:
-    """See `methods.Method`."""
+def instructions(system_info: str) -> list[str]:
+    """Names of what llama.cpp says it uses, as in ``AVX2 = 1 | FMA = 1``."""
+    return [name for name, used in re.findall(r"(\w+) = (\d)", system_info) if used == "1"]
 
-    nodes = 1
 
-    def __init__(self, name: str, server: Any, temperature: float) -> None:
-        self.name = name
-        self._server = server
-        self._temperature = temperature
-
-    def run(self, prompt: Sequence[int], max_new_tokens: int, seed: int) -> Run:
-        """See `methods.Method.run`."""
-        cpu = time.process_time()
-        answer = self._post(
-            {
-                "prompt": list(prompt),
-                "n_predict": max_new_tokens,
-                "seed": seed,
-                "return_tokens": True,
-                "cache_prompt": False,
-                "temperature": self._temperature,
-                "top_k": 0 if self._temperature > 0 else 1,
-                "top_p": 1.0,
-                "min_p": 0.0,
-            }
-        )
-        timing = read_timing(answer["timings"], len(prompt), time.process_time() - cpu)
-        return Run(tuple(answer["tokens"]), timing)
-
-    def _post(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        request = urllib.request.Request(
-            f"{self._server.listening_address}/completion",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        # a proxy of the user's has no business between this process and itself
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def _installed(given: Assignment) -> LlamaObjects | LlamaServers:
+    for package, way in PACKAGES.items():
         try:
-            with opener.open(request) as response:
-                answer: dict[str, Any] = json.loads(response.read())
-        except urllib.error.HTTPError as error:
-            raise RuntimeError(f"llama.cpp answered {error.code}: {error.read().decode(errors='replace')}") from None
-        return answer
-
-
-def read_timing(told: Mapping[str, Any], prompt_tokens: int, cpu_seconds: float) -> Timing:
-    """The server's own reading as everybody's.
-
-    Args:
-        told: the ``timings`` of an answer.
-        prompt_tokens: of the request.
-        cpu_seconds: of the whole request; the part of decoding is taken by the time that it took.
-
-    Raises:
-        RuntimeError: the server did not read the prompt as it was given, and times would not be of the same thing.
-    """
-    if told["prompt_n"] != prompt_tokens:
-        raise RuntimeError(f"llama.cpp read {told['prompt_n']} tokens of a prompt of {prompt_tokens}")
-    decode_ms, prompt_ms, tokens = told["predicted_ms"], told["prompt_ms"], told["predicted_n"]
-    return Timing(
-        first_run_seconds=prompt_ms / 1000,
-        decode_seconds=decode_ms / 1000,
-        first_run_tokens=1,
-        decode_tokens=tokens - 1,
-        runs=tokens - told.get("draft_n_accepted", 0),
-        cpu_seconds=cpu_seconds * decode_ms / (prompt_ms + decode_ms),
-    )
+            library = importlib.import_module(package)
+        except ImportError:
+            continue
+        return way(library, given, gguf_of(given))
+    raise ImportError("llama.cpp's package is missing: pip install 'branchwise[peers]', or llama-cpp-python")

@@ -20,6 +20,7 @@ COLUMNS = {
 }
 #: share of one processor beyond which a worker that waits is reported
 IDLE_SHARE = 0.02
+OWN_BUILD = "a build made here (pip install llama-cpp-python compiles one) is faster"
 LEGEND = (
     "tokens/s: tokens after the first run of tokens / time from it to the last token (no prefill), median over prompts",
     "x best: tokens/s / those of branchwise's best",
@@ -80,5 +81,7 @@ def notes(record: Mapping[str, Any]) -> Iterator[str]:
     for name, facts in record["peers"].items():
         if (facts.get("idle_cpu_share") or 0) > IDLE_SHARE:
             yield f"{name} used {facts['idle_cpu_share']:.0%} of a processor while others ran; their figures suffer"
+        if facts.get("processor_has", "").startswith("AVX512") and "AVX512" not in facts["compiled_for"]:
+            yield f"{name} was compiled without AVX512, which this processor has: {OWN_BUILD}"
     for question, reason in record["skipped"].items():
         yield f"prompt {question} was skipped: {reason}"
