@@ -102,6 +102,8 @@ def test_drafter_and_budget_of_own_methods() -> None:
     assert Configuration("branchwise", "auto+model").spec == TreeSpec("auto", True, False, None, "auto")
     assert Configuration("branchwise", "plain").spec is None
     assert Configuration("transformers", "lookup-3").spec is None
+    assert Configuration("llama.cpp", "plain").worker == "llama.cpp:plain"
+    assert Configuration("openvino-genai", "plain").worker == "openvino-genai"
     assert Configuration("branchwise/int8", "plain").is_own and not Configuration("llama.cpp", "plain").is_own
 
 

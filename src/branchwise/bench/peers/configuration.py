@@ -24,6 +24,10 @@ LOOKUP_NGRAM = 2
 #: those whose weights are read from a GGUF file
 FROM_GGUF = ("llama.cpp", "openvino-genai")
 
+#: those whose methods each have a process: with the threads of two servers in one, OpenMP waits sleeping instead of
+#: busily between the parts of a forward, and llama.cpp takes twice the time
+ALONE = ("llama.cpp",)
+
 #: peer -> what is measured when the peer alone is named
 DEFAULT_METHODS: dict[str, tuple[str, ...]] = {
     "transformers": ("plain", "lookup-3", "lookup-10", "early-exit"),
@@ -58,6 +62,11 @@ class Configuration:
     def name(self) -> str:
         """As it is written."""
         return f"{self.peer}:{self.method}"
+
+    @property
+    def worker(self) -> str:
+        """What names the process that it runs in; those of a peer share one, but for some peers."""
+        return self.name if self.peer in ALONE else self.peer
 
     @property
     def is_own(self) -> bool:

@@ -77,10 +77,10 @@ def run_peers(job: PeersJob, progress: Callable[[str], None] = lambda line: None
     encode = partial(encode_prompt, tokenizer, chat=job.chat)
     encoded = [(prompt, encode(prompt.text)) for prompt in job.prompts]
     facts = provenance(model=weights_facts(job.model, place, config), threads=job.threads)
-    peers = _peers(job, _stop_tokens(place, config), max(len(ids) for _, ids in encoded))
+    workers = _workers(job, _stop_tokens(place, config), max(len(ids) for _, ids in encoded))
     try:
         results = run_methods(
-            {one.name: partial(peers[one.peer].method, one.method) for one in job.configurations},
+            {one.name: partial(workers[one.worker].method, one.method) for one in job.configurations},
             encoded,
             warm_up=encode(WARM_UP_PROMPT),
             max_new_tokens=job.max_new_tokens,
@@ -89,19 +89,19 @@ def run_peers(job: PeersJob, progress: Callable[[str], None] = lambda line: None
             progress=progress,
         )
     finally:
-        for peer in peers.values():
-            peer.close()
-    return _record(job, facts, peers, results)
+        for worker in workers.values():
+            worker.close()
+    return _record(job, facts, workers, results)
 
 
 def _record(
-    job: PeersJob, facts: Mapping[str, Any], peers: Mapping[str, RemotePeer], results: Results
+    job: PeersJob, facts: Mapping[str, Any], workers: Mapping[str, RemotePeer], results: Results
 ) -> dict[str, Any]:
     return {
         "bench": "peers",
         "settings": _settings(job),
         "provenance": facts,
-        "peers": {name: _peer_facts(peer) for name, peer in peers.items()},
+        "peers": _peer_facts(job, workers),
         **summarise_peers(results, job.configurations, is_greedy=job.temperature == 0),
         "skipped": results.skipped,
         "interrupted": results.interrupted,
@@ -109,14 +109,15 @@ def _record(
     }
 
 
-def _peers(job: PeersJob, stop_tokens: tuple[int, ...], longest_prompt: int) -> dict[str, RemotePeer]:
-    names = dict.fromkeys(one.peer for one in job.configurations)
-    gguf, missing = _gguf(job) if any(name in FROM_GGUF for name in names) else (None, None)
+def _workers(job: PeersJob, stop_tokens: tuple[int, ...], longest_prompt: int) -> dict[str, RemotePeer]:
+    """By name, none of them started."""
+    peers = {one.worker: one.peer for one in job.configurations}
+    gguf, missing = _gguf(job) if any(peer in FROM_GGUF for peer in peers.values()) else (None, None)
     rows = longest_prompt + job.max_new_tokens
     return {
         name: RemotePeer(
             Assignment(
-                peer=name,
+                peer=peer,
                 model=job.model,
                 dtype=job.dtype,
                 gguf=None if gguf is None else str(gguf),
@@ -127,9 +128,9 @@ def _peers(job: PeersJob, stop_tokens: tuple[int, ...], longest_prompt: int) -> 
                 head=job.head,
                 draft_model=job.draft_model,
             ),
-            missing if name in FROM_GGUF else None,
+            missing if peer in FROM_GGUF else None,
         )
-        for name in names
+        for name, peer in peers.items()
     }
 
 
@@ -153,9 +154,16 @@ def _stop_tokens(place: str, config: Any) -> tuple[int, ...]:
     return tuple(stops) if isinstance(stops, list) else () if stops is None else (stops,)
 
 
-def _peer_facts(peer: RemotePeer) -> dict[str, Any]:
-    share = peer.idle_cpu_seconds / peer.idle_seconds if peer.idle_seconds else None
-    return {**peer.facts, "idle_cpu_share": None if share is None else round(share, 4)}
+def _peer_facts(job: PeersJob, workers: Mapping[str, RemotePeer]) -> dict[str, dict[str, Any]]:
+    """What the workers of each peer said of it, and what they used while they waited."""
+    found = {}
+    for peer in dict.fromkeys(one.peer for one in job.configurations):
+        own = [workers[name] for name in dict.fromkeys(one.worker for one in job.configurations if one.peer == peer)]
+        said: dict[str, Any] = next((worker.facts for worker in own if worker.facts), {})
+        waited = sum(worker.idle_seconds for worker in own)
+        share = round(sum(worker.idle_cpu_seconds for worker in own) / waited, 4) if waited else None
+        found[peer] = {**said, "idle_cpu_share": share}
+    return found
 
 
 def _settings(job: PeersJob) -> dict[str, Any]:
