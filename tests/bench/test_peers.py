@@ -19,6 +19,7 @@ from branchwise.bench.methods import Run, TreeSpec
 from branchwise.bench.peers.assignment import Assignment
 from branchwise.bench.peers.chart import plot_peers
 from branchwise.bench.peers.configuration import Configuration, configurations
+from branchwise.bench.peers.genai_peer import read_timing as read_genai_timing
 from branchwise.bench.peers.llama_cpp_peer import LlamaCppPeer
 from branchwise.bench.peers.llama_server import read_timing
 from branchwise.bench.peers.process import WorkerDied, WorkerProcess
@@ -270,6 +271,12 @@ def test_early_exit_applies_where_the_config_is_obeyed() -> None:
     assert not model.model.layers[-1]._forward_hooks
     with pytest.raises(ValueError, match="Llama4Ignorant runs all layers"):
         exit_layer(ignorant(sizes))
+
+
+def test_the_clock_of_genai() -> None:
+    # one token, then four, then three
+    timing = read_genai_timing(500.0, [9000.0, 9500.0, 11000.0], [1, 4, 3], cpu_seconds=5.0)
+    assert timing == Timing(0.5, 2.0, 1, 7, 3, 4.0)
 
 
 def ignorant(sizes: dict[str, int]) -> LlamaForCausalLM:

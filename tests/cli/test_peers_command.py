@@ -30,7 +30,7 @@ def test_a_whole_run(model: Path, tmp_path: Path) -> None:
     rows = [{"question_id": i, "category": f"c{i}", "turns": [text]} for i, text in enumerate(["abc abc", "a story"])]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     options = ["--model", model, "--dtype", "float64", "--threads", 1, "--max-new-tokens", 12]
-    asked = "transformers,llama.cpp:plain,llama.cpp:lookup-3,branchwise:plain,branchwise:mixed-9,branchwise:auto"
+    asked = "transformers,llama.cpp:plain,branchwise:plain,branchwise:mixed-9,branchwise:auto"
     out, picture = tmp_path / "r.json", tmp_path / "p.png"
     result = peers(prompts, *options, "--peers", asked, "--json", out, "--plot", picture)
     assert result.exit_code == 1, "a peer that fails is no success"
@@ -53,9 +53,8 @@ def test_a_whole_run(model: Path, tmp_path: Path) -> None:
     assert record["peers"]["branchwise"]["idle_cpu_share"] < 0.1
     there_is_one = any(importlib.util.find_spec(package) for package in ("llama_cpp", "xllamacpp"))
     why = "--gguf FILE" if there_is_one else "pip install 'branchwise[peers]'"
-    for name in ("llama.cpp:plain", "llama.cpp:lookup-3"):
-        assert why in record["methods"][name]["error"]
-        assert f"{name} (FAILED)" in result.stdout and f"{name} failed: " in result.stdout
+    assert why in record["methods"]["llama.cpp:plain"]["error"]
+    assert "llama.cpp:plain (FAILED)" in result.stdout and "llama.cpp:plain failed: " in result.stdout
     assert str(tmp_path) not in out.read_text(encoding="utf-8") and picture.stat().st_size > 5000
 
 
@@ -78,8 +77,7 @@ def test_what_is_refused_before_anything_starts(words: list[str], told: str) -> 
 
 def test_peers_sample_as_well(model: Path) -> None:
     options = ["--model", model, "--threads", 1, "--max-new-tokens", 8, "--temperature", 0.7, "--limit-per-category", 1]
-    asked = "transformers:plain,branchwise:mixed-9"
-    result = peers(*options, "--categories", "facts", "--peers", asked)
+    result = peers(*options, "--categories", "facts", "--peers", "branchwise:plain,branchwise:mixed-9")
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout.splitlines()[-1])
     assert all("equal" not in method["overall"] for method in record["methods"].values())
