@@ -103,6 +103,8 @@ def check_specs(specs: Sequence[TreeSpec | None], draft_model: str | None, head:
         check_choices(spec.drafter, spec.budget, own_model, spec.kind, own_head)
         if spec.with_model and draft_model is None:
             raise ValueError(f"method tree:{spec.drafter}+model needs --draft-model NAME")
+        if spec.with_head and head is None:
+            raise ValueError(f"method tree:{spec.drafter}+head needs --head FOLDER")
     if draft_model is not None and not any(spec.with_model for spec in trees):
         raise ValueError("no method drafts with --draft-model; name one: tree:model or tree:mixed+model")
     if head is not None and not any(spec.with_head for spec in trees):
