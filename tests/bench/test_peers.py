@@ -315,8 +315,10 @@ def record() -> dict:
     }
     for name, each in speeds.items():
         for number, speed in enumerate(each):
-            other = (1, 2, 4) if (name, number) == ("llama.cpp:lookup-3", 1) else (1, 2, 3)
-            results.rows.append(row(str(number), "odd" if number == 1 else "even", name, speed, other))
+            # engines need not agree with each other; one output of the lookup is not llama.cpp's own
+            tokens = (7, 8, 9) if name.startswith("llama.cpp") else (1, 2, 3)
+            tokens = (7, 1) if (name, number) == ("llama.cpp:lookup-3", 1) else tokens
+            results.rows.append(row(str(number), "odd" if number == 1 else "even", name, speed, tokens))
     results.errors["branchwise:ngram-5"] = "PeerFailed: the worker was ended by SIGSEGV"
     results.errors["openvino-genai:plain"] = "PeerFailed: ImportError: missing"
     peers = {one.peer: {"weights": f"{one.peer} numbers", "idle_cpu_share": 0.0} for one in asked}
@@ -338,7 +340,6 @@ def test_figures_are_set_against_the_best_of_this_library(record: dict) -> None:
     assert methods["llama.cpp:lookup-3"]["categories"]["even"]["ratio_to_best"] == 1.0  # medians 35 and 35
     assert methods["llama.cpp:lookup-3"]["categories"]["odd"]["ratio_to_best"] == pytest.approx(24 / 20)
     assert methods["branchwise:auto"]["overall"]["ratio_to_best"] == 1.0
-    # equal to the own plain output: the lookup's second output is not llama.cpp's
     equal = {name: (m["overall"] or {}).get("equal") for name, m in methods.items()}
     assert equal["llama.cpp:lookup-3"] == 2 and equal["branchwise:auto"] == 3
     assert methods["openvino-genai:plain"] == {
