@@ -46,7 +46,7 @@ for line in sys.stdin:
     if "open" in request:
         answer = {"facts": {"versions": {}, "weights": "w", "threads": os.environ["OMP_NUM_THREADS"]}}
     elif "make" in request:
-        answer = {"error": "ValueError: not today"} if request["make"] == "refused" else {}
+        answer = {"error": "ValueError: no '/home/me/m.gguf' at http://a/b/c"} if request["make"] == "refused" else {}
     else:
         order = request["prompt"][0]
         if order == 1:
@@ -134,7 +134,7 @@ def test_a_worker_that_crashes_costs_one_row_and_another_takes_its_place(fake: t
     # prompt 1 goes to b first: the crash is b's, and a, which a new worker answers, crashes there as well
     assert set(results.errors) == {"a", "b", "r"}
     assert results.errors["b"] == "PeerFailed: the worker was ended by SIGSEGV: out of cheese"
-    assert results.errors["r"] == "PeerFailed: ValueError: not today"
+    assert results.errors["r"] == "PeerFailed: ValueError: no 'm.gguf' at http://a/b/c"
     assert [(row.method, row.run.tokens[1:]) for row in results.rows] == [("a", (7, 5)), ("b", (7, 5))]
 
 

@@ -6,6 +6,7 @@ be opened at all is not tried again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -19,8 +20,15 @@ from .process import COMMAND, WorkerDied, WorkerProcess
 LIMIT_SECONDS = 1800.0
 
 
+#: folders before a file's name, but not those of an address on the network
+FOLDERS = re.compile(r"(?<![\w:/])/(?:[^\s/'\"]+/)+")
+
+
 class PeerFailed(RuntimeError):
-    """What went wrong in a worker, in its own words."""
+    """What went wrong in a worker, in its own words, but for the folders of this machine."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(FOLDERS.sub("", message))
 
 
 class RemotePeer:
