@@ -358,7 +358,7 @@ def test_nothing_is_compared_under_sampling() -> None:
     assert found["best"] is None and found["methods"]["llama.cpp:plain"]["overall"]["ratio_to_best"] is None
 
 
-def test_failures_keep_their_line_in_the_table(record: dict, tmp_path: Path) -> None:
+def test_failures_keep_their_line_in_the_table(record: dict) -> None:
     paper = io.StringIO()
     print_peers(record, paper)
     text = paper.getvalue()
@@ -370,6 +370,10 @@ def test_failures_keep_their_line_in_the_table(record: dict, tmp_path: Path) -> 
     assert "llama.cpp used 50% of a processor while others ran" in text
     assert "llama.cpp was compiled without AVX512, which this processor has" in text
     assert "prompt 9 was skipped: too long" in text
+
+
+def test_failures_keep_their_bar(record: dict, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the picture needs the extra plot")
     plot_peers(record, tmp_path / "p.svg")
     drawn = (tmp_path / "p.svg").read_text()
     assert drawn.count("<!-- failed -->") == 2 and "a processor" in drawn

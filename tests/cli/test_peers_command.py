@@ -32,7 +32,8 @@ def test_a_whole_run(model: Path, tmp_path: Path) -> None:
     options = ["--model", model, "--dtype", "float64", "--threads", 1, "--max-new-tokens", 12]
     asked = "transformers,llama.cpp:plain,branchwise:plain,branchwise:mixed-9,branchwise:auto"
     out, picture = tmp_path / "r.json", tmp_path / "p.png"
-    result = peers(prompts, *options, "--peers", asked, "--json", out, "--plot", picture)
+    plot = ["--plot", picture] if importlib.util.find_spec("matplotlib") else []  # the oldest set-up lacks it
+    result = peers(prompts, *options, "--peers", asked, "--json", out, *plot)
     assert result.exit_code == 1, "a peer that fails is no success"
     record = json.loads(out.read_text(encoding="utf-8"))
     last = json.loads(result.stdout.splitlines()[-1])
@@ -55,7 +56,8 @@ def test_a_whole_run(model: Path, tmp_path: Path) -> None:
     why = "--gguf FILE" if there_is_one else "pip install 'branchwise[peers]'"
     assert why in record["methods"]["llama.cpp:plain"]["error"]
     assert "llama.cpp:plain (FAILED)" in result.stdout and "llama.cpp:plain failed: " in result.stdout
-    assert str(tmp_path) not in out.read_text(encoding="utf-8") and picture.stat().st_size > 5000
+    assert str(tmp_path) not in out.read_text(encoding="utf-8")
+    assert not plot or picture.stat().st_size > 5000
 
 
 @pytest.mark.parametrize(
