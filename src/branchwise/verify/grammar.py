@@ -69,10 +69,11 @@ class Grammar:
         if hasattr(schema, "model_json_schema"):
             schema = schema.model_json_schema()
         if isinstance(schema, str):
+            written = schema
             try:
-                schema = json.loads(schema)
+                schema = json.loads(written)
             except json.JSONDecodeError as error:
-                raise ValueError(f"the JSON schema {_shortened(schema, 60)!r} is no JSON: {error}") from None
+                raise ValueError(f"the JSON schema {_shortened(written, 60)!r} is no JSON: {error}") from None
         refuse_unenforceable(schema)
         text = json.dumps(schema, ensure_ascii=False)
         layout = {"any_whitespace": any_whitespace, "indent": indent, "separators": separators}
