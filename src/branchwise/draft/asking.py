@@ -11,9 +11,9 @@ which is: tokens per second with the costly drafts against without. Both expecta
 of the promise (the sum of the free tree's scores): what the free tree would have given is known in every step, what the
 full tree gives in those in which it was made. F and M are medians of the latest steps.
 
-The same in seconds: asking loses M - (a_full - a_free) F / (a_free + L). Where the rule does not know enough of a promise
-it looks, that is, asks; but for the first few looks it pays for them out of a small share of the time, so that costly
-drafts that never pay cost next to nothing.
+The same in seconds: asking loses M - (a_full - a_free) F / (a_free + L). Where the rule does not know enough of a
+promise it looks, that is, asks; all looks but the first few are paid for out of a small share of the time, so that
+costly drafts that never pay cost next to nothing.
 """
 
 from __future__ import annotations

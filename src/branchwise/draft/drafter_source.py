@@ -55,6 +55,7 @@ class DrafterSource:
 
     def __init__(self, drafter: Drafter) -> None:
         self.name = drafter.name
+        self.label = str(getattr(drafter, "label", drafter.name))
         self.feature_layers = drafter.feature_layers
         self.trust: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8)
         self.costs_forwards = bool(getattr(drafter, "costs_forwards", False))
@@ -103,9 +104,7 @@ class DrafterSource:
                 raise ValueError(f"drafter {self.name!r} samples its drafts, so it cannot share a mixed tree")
             state.children = _children_by_path(draft)
 
-    def _ready(
-        self, states: Sequence[DrafterSourceState], contexts: Sequence[DraftContext]
-    ) -> Sequence[DraftContext]:
+    def _ready(self, states: Sequence[DrafterSourceState], contexts: Sequence[DraftContext]) -> Sequence[DraftContext]:
         """Contexts with everything since the last draft, of lanes that the drafter has been started on."""
         contexts = [_with_missed(state, context) for state, context in zip(states, contexts, strict=True)]
         for state, context in zip(states, contexts, strict=True):

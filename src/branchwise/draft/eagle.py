@@ -73,9 +73,7 @@ class EagleDrafter:
     name = "eagle"
     costs_forwards = True
 
-    def __init__(
-        self, head: EagleHead, *, depth: int | str = "auto", width: int = 8, attention: str = "auto"
-    ) -> None:
+    def __init__(self, head: EagleHead, *, depth: int | str = "auto", width: int = 8, attention: str = "auto") -> None:
         if isinstance(depth, str) and depth != "auto":
             raise ValueError(f"depth is a number of levels or 'auto', got {depth!r}")
         self._levels = LevelRule() if depth == "auto" else None

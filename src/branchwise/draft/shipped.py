@@ -166,6 +166,7 @@ class ShippedDrafter:
     def __init__(self, head: ShippedHead, model: PreTrainedModel, **options: Any) -> None:
         self.head = head
         self.name = head.kind
+        self.label = f"{head.kind} ({head.name})"
         self.feature_layers = head.feature_layers
         self._model = model
         self._options = options
