@@ -57,7 +57,7 @@ def heads(tmp_path, monkeypatch):
 
 
 def test_a_head_is_found_by_its_target_alone(heads):
-    (found,) = [head for head in list_heads([heads])]
+    (found,) = list_heads([heads])
     assert (found.name, found.kind, found.target) == ("tiny-head", "eagle", "tiny")
     assert find_head(target()) == found
     assert find_head(target().float()) == find_head(target().to(torch.bfloat16)) == found
