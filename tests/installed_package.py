@@ -28,6 +28,7 @@ def check_archives(folder: Path) -> None:
     (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive:
         in_wheel = set(archive.namelist())
+        heads = sum(file.file_size for file in archive.infolist() if file.filename.startswith(HEADS))
     with tarfile.open(source) as archive:
         in_source = {name.partition("/")[2] for name in archive.getnames()}
     for name in ("branchwise/py.typed", "branchwise/cli.py", "branchwise/attention/native_kernel/kernel.c"):
@@ -41,8 +42,6 @@ def check_archives(folder: Path) -> None:
     own = {"branchwise", f"branchwise-{version('branchwise')}.dist-info"}
     strangers = {name.partition("/")[0] for name in in_wheel} - own
     assert not strangers, f"the wheel would also install {strangers}"
-    with zipfile.ZipFile(wheel) as archive:
-        heads = sum(file.file_size for file in archive.infolist() if file.filename.startswith(HEADS))
     size = wheel.stat().st_size
     assert size < 2_000_000 + min(heads, HEAD_BYTES), f"the wheel has {size} bytes, of which heads {heads}"
 
