@@ -87,6 +87,25 @@ def test_from_a_model_to_a_head_that_auto_finds(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"), [("block", ("--layers", 1, "--block-size", 4, "--anchors", 4)), ("medusa", ("--heads", 2))]
+)
+def test_the_other_kinds_from_a_model_to_figures(
+    kind: str, options: tuple[object, ...], model: Path, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "head"
+    common = ("--target", model, "--data", data, "--out", out)
+    assert "head: 2 steps" in run(kind, *common, "--steps", 2, "--batch-tokens", 300, *options)
+    short = ("--target", model, "--data", data, "--limit", 1, "--max-new-tokens", 6)
+    lines = run("evaluate", "--head", out, *short, "--budgets", 5)
+    assert "mixed-5" in lines and "the head can draft: all 100.00%" in lines
+    assert json.loads((out / "evaluation.json").read_text())["head"] == kind
+    small = tmp_path / "small"
+    run("ship", "--head", out, "--target", model, "--data", data, "--out", small, "--layers", "bf16")
+    lines = run("evaluate", "--head", small, *short, "--budgets", 5)
+    assert f"{kind}" == json.loads((small / "head.json").read_text())["kind"] and "mixed-5" in lines
+
+
 def test_prompts_and_texts_are_data_too(model: Path, tmp_path: Path) -> None:
     prompts, text = tmp_path / "prompts.txt", tmp_path / "text.txt"
     prompts.write_text("what is this?\nand that?\n")

@@ -7,7 +7,7 @@ import torch
 from draft_steps import bigram_scorer, generate
 
 from branchwise.draft import DraftContext, DrafterSource, MixedDrafter, NgramSource, NoneDrafter, OracleDrafter
-from branchwise.draft.asking import FIRST_ASKED, AskRule
+from branchwise.draft.asking import FIRST_ASKED, FREE_LOOKS, LOOK_SHARE, AskRule
 from branchwise.draft.mixed import _nodes_left
 from branchwise.draft.protocol import StepRecord
 from branchwise.target.protocol import TargetOutput
@@ -67,6 +67,27 @@ def test_it_looks_again_after_a_while_and_changes_its_mind():
     later = [step(rule, clock, promised=1.2, free=0, full=9) for _ in range(60)]
     first = later.index(True)
     assert first < 30 and all(later[first:]), "one look is enough when the free drafts have become worthless"
+
+
+def test_costly_drafts_that_never_pay_cost_a_small_share_of_the_time():
+    clock = Clock()
+    rule = AskRule(clock)
+    steps, costly = 2000, 3.0
+    promises = [(5 * number * number + 3 * number) % 97 / 7 for number in range(steps)]  # of all sizes
+    asked = [step(rule, clock, promised=promise, free=1, full=1, costly=costly) for promise in promises]
+    assert sum(asked) * costly <= FREE_LOOKS * costly + 2 * costly + LOOK_SHARE * steps
+    assert sum(asked[-500:]) >= 1, "it still looks"
+
+
+def test_one_kind_of_promise_where_they_pay_is_found_among_others_where_they_do_not():
+    clock = Clock()
+    rule = AskRule(clock)
+    asked = {0.1: [], 5.0: []}
+    for number in range(300):
+        promise = 0.1 if number % 5 == 4 else 5.0  # what comes first, and most often, does not pay
+        full = 6 if promise == 0.1 else 4
+        asked[promise].append(step(rule, clock, promised=promise, free=0 if promise == 0.1 else 4, full=full))
+    assert all(asked[0.1][20:]) and sum(asked[5.0][20:]) <= 12
 
 
 def test_promises_of_different_size_are_told_apart():

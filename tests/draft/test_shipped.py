@@ -141,6 +141,19 @@ def test_a_damaged_head_is_named_and_does_without(heads):
         assert find_head(model) is None
 
 
+def test_the_users_folder_may_be_the_heads_own_but_must_exist(heads, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(heads / "tiny-head"))
+    assert find_head(target()) is not None
+    monkeypatch.setenv(VARIABLE, str(heads / "nowhere"))
+    with pytest.warns(BranchwiseWarning, match="no folder"):
+        assert find_head(target()) is None
+
+
+def test_options_that_nothing_takes_are_refused(heads):
+    with pytest.raises(ValueError, match="options of a draft model, but there is none"):
+        make_drafter("auto", target=target(), width=3)
+
+
 def test_the_target_is_left_as_it_was(heads):
     model = target()
     before = {name: value.clone() for name, value in model.state_dict().items()}

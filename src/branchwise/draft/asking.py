@@ -119,7 +119,8 @@ class AskRule:
         if self._drafted_at is not None:
             seconds = self.clock() - self._drafted_at
             self._forward.append(seconds)
-            self._allowance += LOOK_SHARE * seconds
+            # what one look may cost, not more: or a long time in which drafts paid would buy a burst of them
+            self._allowance = min(self._allowance + LOOK_SHARE * seconds, max(self._costly, default=0.0))
             self._drafted_at = None
 
     def learn(self, promised: float, free: int, full: int | None) -> None:

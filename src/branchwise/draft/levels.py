@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from statistics import median_low
 
 #: the first drafts have all levels, and one in so many later ones: so that deep ones are still known of
-FIRST_FULL, FULL_EVERY = 6, 48
+FIRST_FULL, FULL_EVERY = 2, 48
 #: weight of earlier steps at each new one
 MEMORY = 0.97
 #: tokens promised, and come, before anything is known of a depth

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from .mixed import MixedDrafter
 from .protocol import Drafter
 
 
 def drafter_parts(drafter: Drafter) -> tuple[str, ...]:
     """Names of the sources of a mixed drafter, else its own; a shipped head says which one it is."""
-    parts = getattr(drafter, "sources", None) or (drafter,)
+    parts = drafter.sources if isinstance(drafter, MixedDrafter) else (drafter,)
     return tuple(str(getattr(part, "label", part.name)) for part in parts)

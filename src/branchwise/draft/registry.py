@@ -79,11 +79,11 @@ def _auto(
     **options: Any,
 ) -> MixedDrafter:
     """As `_mixed`; where neither head nor model is given, with the head that was shipped for this target, if any."""
-    if head is not None or draft_model is not None:
+    if head is not None or draft_model is not None or options:
         return _mixed(tree, draft_model, head, target, ask, levels, **options)
     shipped = find_head(target)
     if shipped is None:
-        return _mixed(tree, **options)
+        return _mixed(tree)
     source = DrafterSource(ShippedDrafter(shipped, _model_of(target), levels=levels))
     return MixedDrafter([NgramSource(), RecyclingSource(), source], width=_width(tree or "best_first"), ask=ask)
 

@@ -119,14 +119,19 @@ def shape_of(model: PreTrainedModel) -> tuple[int, int, int]:
 def head_folders() -> list[Path]:
     """Where heads are looked for, those of the user first."""
     named = os.environ.get(VARIABLE)
-    return [*([Path(named).expanduser()] if named else []), PACKAGED]
+    if not named:
+        return [PACKAGED]
+    place = Path(named).expanduser()
+    if not place.is_dir():
+        warnings.warn(f"${VARIABLE} names {named!r}, where there is no folder", BranchwiseWarning, stacklevel=2)
+    return [place, PACKAGED]
 
 
 def list_heads(places: Sequence[Path] | None = None) -> list[ShippedHead]:
     """All heads there are; one that is damaged is named in a warning and left out."""
     heads = []
     for place in head_folders() if places is None else places:
-        for manifest in sorted(place.glob(f"*/{MANIFEST}")):
+        for manifest in sorted([*place.glob(MANIFEST), *place.glob(f"*/{MANIFEST}")]):
             try:
                 heads.append(ShippedHead.read(manifest.parent))
             except HeadCheckpointError as error:
