@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-from head_folders import VOCAB, vocabulary_tensors, write_medusa, write_speculators
 from training_rig import Listener
 
 from branchwise.bench.methods import Run
@@ -15,15 +15,18 @@ from branchwise.decode.statistics import Generation, StepSeconds
 from branchwise.draft.protocol import StepRecord
 from branchwise.target import HuggingFaceTarget
 from branchwise.train.counts import Counts
+from branchwise.train.draft_vocabulary import DraftVocabulary
+from branchwise.train.eagle3 import Eagle3Method, Eagle3Options
 from branchwise.train.evaluate import Evaluation, evaluate
 from branchwise.train.evaluation_report import table
 from branchwise.train.head_folder import BestChain, HeadFolder
+from branchwise.train.medusa import MedusaMethod, MedusaOptions
 from branchwise.train.questions import Question, read_questions
 from branchwise.tree import TokenTree
 from branchwise.verify.proposal import DraftTree
 from branchwise.verify.rule import Verdict
 from oracles import greedy_by_recompute
-from zoo import tiny_llama
+from zoo import VOCAB, tiny_llama
 
 #        0
 #      /   \
@@ -83,7 +86,9 @@ QUESTIONS = [Question((7, 3, 11, 3), "chat"), Question((5, 6, 5, 6, 5), "maths")
 
 def test_every_setting_by_category_and_what_the_vocabulary_covers(tmp_path: Path) -> None:
     model = tiny_llama()
-    folder = HeadFolder.open(write_speculators(tmp_path), model)
+    ids = np.arange(0, VOCAB, 2)
+    Eagle3Method(model, DraftVocabulary(ids, VOCAB, 0.5, 0.5), Eagle3Options()).export(tmp_path)
+    folder = HeadFolder.open(tmp_path, model)
     found = evaluate(
         folder, HuggingFaceTarget(model), model, QUESTIONS, max_new_tokens=12, budgets=(5, 9), progress=Listener()
     )
@@ -94,8 +99,7 @@ def test_every_setting_by_category_and_what_the_vocabulary_covers(tmp_path: Path
         assert {name: row["prompts"] for name, row in figures["categories"].items()} == {"chat": 2, "maths": 1}
     assert settings["plain"]["tokens_per_step"] == 1.0 <= settings["mixed-9"]["tokens_per_step"]
 
-    head = vocabulary_tensors()["d2t"]
-    known = {index + int(offset) for index, offset in enumerate(head)}
+    known = set(ids.tolist())
     written = [token for q in QUESTIONS for token in greedy_by_recompute(model, list(q.tokens), 12)]
     assert found.coverage[""] == pytest.approx(sum(token in known for token in written) / len(written), abs=1e-4)
     lines = list(table(found))
@@ -104,7 +108,10 @@ def test_every_setting_by_category_and_what_the_vocabulary_covers(tmp_path: Path
 
 
 def test_a_head_with_the_targets_vocabulary_covers_all(tmp_path: Path) -> None:
-    assert HeadFolder.open(write_medusa(tmp_path), tiny_llama()).vocabulary(VOCAB) is None
+    model = tiny_llama()
+    MedusaMethod(model, DraftVocabulary(np.arange(VOCAB), VOCAB, 1.0, 1.0), MedusaOptions(heads=2)).export(tmp_path)
+    folder = HeadFolder.open(tmp_path, model)
+    assert folder.kind == "medusa" and folder.vocabulary(VOCAB) is None
 
 
 def test_the_table_reads_as_the_figures() -> None:

@@ -17,9 +17,10 @@ from .corpus import Piece
 from .features import FeatureSource
 from .shards import ANSWER
 
-#: tokens from one draft to the next, and nodes of a draft, root included
+#: tokens from one draft to the next, nodes of a draft, root included, and drafts that are enough
 STRIDE = 3
 BUDGET = 17
+MOST_DRAFTS = 1000
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def agreement(before: Drafter, after: Drafter, source: FeatureSource, pieces: Se
     """
     drafts = same_first = right_before = right_after = nodes = shared = depth_before = depth_after = 0
     for piece in pieces:
+        if drafts >= MOST_DRAFTS:
+            break
         tokens = piece.sequence.tokens.tolist()
         features = dict(zip(source.layers, source.get([piece])[0].unbind(dim=1), strict=True))  # {layer: [L, h]}
         begin = piece.sequence.roles.tolist().index(ANSWER) if ANSWER in piece.sequence.roles else len(tokens)

@@ -38,7 +38,7 @@ from .identity import Identity
 #: what a head in the package may weigh
 MOST_BYTES = 20_000_000
 #: share of first choices that must stay the same for 8 bits in the layer, where nobody asked for a format
-LEAST_AGREEMENT = 0.99
+LEAST_AGREEMENT = 0.98
 FORMATS = ("auto", "int8", "bf16")
 #: levels of the drafts that are compared
 LEVELS = 3
