@@ -7,7 +7,7 @@ import torch
 from draft_steps import bigram_scorer, generate
 
 from branchwise.draft import DraftContext, DrafterSource, MixedDrafter, NgramSource, NoneDrafter, OracleDrafter
-from branchwise.draft.asking import FIRST_ASKED, FREE_LOOKS, LOOK_SHARE, AskRule
+from branchwise.draft.asking import FIRST_ASKED, FREE_LOOKS, LOOK_EVERY, LOOK_SHARE, AskRule
 from branchwise.draft.mixed import _nodes_left
 from branchwise.draft.protocol import StepRecord
 from branchwise.target.protocol import TargetOutput
@@ -53,7 +53,7 @@ def test_the_rule_is_tokens_per_second():
     assert all(asked_of(40, promised=0.3, free=0, full=3))
     # with the model 3 tokens in 2 seconds, without 2 in 1: not worth it
     asked = asked_of(40, promised=1.2, free=1, full=2)
-    assert asked == [True] * FIRST_ASKED + [False] * (40 - FIRST_ASKED)
+    assert [number for number, was in enumerate(asked) if was] == [LOOK_EVERY * look for look in range(FIRST_ASKED)]
     # the same tokens, but the model is almost free
     assert all(asked_of(40, promised=1.2, free=1, full=2, costly=0.1))
 

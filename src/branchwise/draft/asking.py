@@ -12,8 +12,9 @@ of the promise (the sum of the free tree's scores): what the free tree would hav
 full tree gives in those in which it was made. F and M are medians of the latest steps.
 
 The same in seconds: asking loses M - (a_full - a_free) F / (a_free + L). Where the rule does not know enough of a
-promise it looks, that is, asks; all looks but the first few are paid for out of a small share of the time, so that
-costly drafts that never pay cost next to nothing.
+promise it looks, that is, asks. All looks but the first few are paid for out of a small share of the time, so that
+costly drafts that never pay cost next to nothing; and looks are some steps apart, so that whoever sizes the trees learns
+meanwhile what the free drafts alone cost and bring.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ MEMORY = 0.95
 #: and this after 27 more)
 FORGOTTEN = 0.25
 #: looks that cost nothing, and the share of the time that later ones may cost
-FREE_LOOKS = 6
+FREE_LOOKS = 4
 LOOK_SHARE = 0.02
+#: steps from one look to the next, at least
+LOOK_EVERY = 4
 #: latest steps whose seconds count
 SECONDS_KEPT = 8
 
@@ -71,24 +74,34 @@ class AskRule:
     _costly: deque[float] = field(default_factory=lambda: deque(maxlen=SECONDS_KEPT))
     _forward: deque[float] = field(default_factory=lambda: deque(maxlen=SECONDS_KEPT))
     _drafted_at: float | None = None
+    _step: int = 0
     _looks: int = 0
+    _last_look: int = -LOOK_EVERY
     _allowance: float = 0.0  # seconds that looks may cost by now
 
     def wants(self, promised: Sequence[float]) -> bool:
         """Whether to ask for the costly drafts, given what the free trees of all lanes promise."""
+        self._step += 1
         if not self._forward or not self._costly:
-            return True
+            return self._look(0.0)
         promises = [self._promise(sum_) for sum_ in promised]
         loss = self._loss(promises)
         if loss < 0:
             return True
         if all(promise.asked >= FIRST_ASKED and promise.full_weight > FORGOTTEN for promise in promises):
             return False
-        self._looks += 1
-        if self._looks > FREE_LOOKS:
+        return self._look(loss)
+
+    def _look(self, loss: float) -> bool:
+        """Asks to know more, if that may cost so much now."""
+        if self._step - self._last_look < LOOK_EVERY:
+            return False
+        if self._looks >= FREE_LOOKS:
             if loss > self._allowance:
                 return False
             self._allowance -= loss
+        self._looks += 1
+        self._last_look = self._step
         return True
 
     def _loss(self, promises: Sequence[_Promise]) -> float:
