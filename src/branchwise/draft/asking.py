@@ -13,8 +13,8 @@ full tree gives in those in which it was made. F and M are medians of the latest
 
 The same in seconds: asking loses M - (a_full - a_free) F / (a_free + L). Where the rule does not know enough of a
 promise it looks, that is, asks. All looks but the first few are paid for out of a small share of the time, so that
-costly drafts that never pay cost next to nothing; and looks are some steps apart, so that whoever sizes the trees learns
-meanwhile what the free drafts alone cost and bring.
+costly drafts that never pay cost next to nothing; and looks are some steps apart, so that whoever sizes the trees
+learns meanwhile what the free drafts alone cost and bring.
 """
 
 from __future__ import annotations
