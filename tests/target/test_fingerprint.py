@@ -23,6 +23,8 @@ def test_it_does_not_depend_on_the_dtype_of_loading():
     found = {fingerprint(copy.deepcopy(model).to(dtype)) for dtype in (torch.bfloat16, torch.float32, torch.float64)}
     assert len(found) == 1
     assert fingerprint(model) == fingerprint(model), "looking changes nothing"
+    wide = tiny_llama().float()  # a checkpoint in float32, and the same as bfloat16 has it
+    assert fingerprint(wide) == fingerprint(copy.deepcopy(wide).to(torch.bfloat16))
 
 
 def test_training_and_merged_adapters_change_it():
