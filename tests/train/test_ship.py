@@ -74,7 +74,7 @@ def test_a_shipped_head_is_found_and_drafts_as_the_trained_one(
     assert list(generation.tokens) == text[PROMPT_TOKENS:]
     assert any("eagle" in record.draft.sources for record in generation.records)
     # and by its folder, as any head
-    alone = Speculator(model, drafter=make_drafter("eagle", target=model, head=found.head.folder), budget=9)
+    alone = Speculator(model, drafter=make_drafter("eagle", target=model, head=found.head.folder, depth=4), budget=9)
     generation = alone.complete(text[:PROMPT_TOKENS], max_new_tokens=len(text) - PROMPT_TOKENS, eos_token_id=None)
     assert list(generation.tokens) == text[PROMPT_TOKENS:] and generation.tokens_per_step > 2.5
 

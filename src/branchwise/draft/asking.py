@@ -36,7 +36,7 @@ MEMORY = 0.95
 #: and this after 27 more)
 FORGOTTEN = 0.25
 #: looks that cost nothing, and the share of the time that later ones may cost
-FREE_LOOKS = 4
+FREE_LOOKS = 2
 LOOK_SHARE = 0.02
 #: steps from one look to the next, at least
 LOOK_EVERY = 4
