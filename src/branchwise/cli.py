@@ -463,6 +463,7 @@ def serve(
     import logging
 
     from .decode.recipe import EngineRecipe
+    from .draft.parts import drafter_parts
     from .serve.address import check_address
     from .serve.settings import ServerSettings
 
@@ -506,7 +507,8 @@ def serve(
     target, tokenizer = load_target(model, dtype, device, threads, tensor_parallel, engine_name, weights)
     options = drafter_options(draft_model, None, dtype, str(target.device), tokenizer, head)
     engine = recipe.engine(target, tokenizer, options)
-    typer.echo(f"branchwise: {settings.model_name} on http://{host}:{port}", err=True)
+    parts = ", ".join(drafter_parts(engine.session.drafter))
+    typer.echo(f"branchwise: {settings.model_name} on http://{host}:{port}, drafts by {parts}", err=True)
     Server(engine, settings, host, port).run()
 
 

@@ -62,6 +62,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "train block": ("branchwise train block --data data --out head --block-size 8 --minutes 90",),
     "train medusa": ("branchwise train medusa --data data --out head --heads 4 --minutes 90",),
+    "train ship": ("branchwise train ship --head head --data data --out heads/my-model",),
     "train evaluate": ("branchwise train evaluate --head head --data data --limit 24",),
     "serve": (
         "branchwise serve --port 8000",

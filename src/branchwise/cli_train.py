@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .cli_options import Debug, Device, Dtype, Model, Threads, load_model
+from .cli_options import Debug, Device, Dtype, EngineName, Model, Threads, Weights, load_model
 
 if TYPE_CHECKING:
     from .train.settings import TrainingSettings
@@ -203,32 +203,87 @@ def medusa(
 def evaluate(
     head: Annotated[Path, typer.Option(help="Folder of the head; the result is written there.")],
     target: Model = "default",
-    prompts: Annotated[Path | None, typer.Option(help="Questions never trained on, one a line or .jsonl.")] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="Questions never trained on: as for `bench` (by category) or `train data`."),
+    ] = None,
     data: Annotated[list[Path] | None, typer.Option(help="Take the held-out questions of this folder.")] = None,
-    limit: Annotated[int, typer.Option(help="Most questions.")] = 24,
+    limit: Annotated[
+        int | None, typer.Option(help="Most questions.", show_default="24 of held-out ones, all of a file")
+    ] = None,
+    limit_per_category: Annotated[int | None, typer.Option(help="Most of one category; its topics take turns.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens per answer.")] = 128,
+    budgets: Annotated[str, typer.Option(help="Nodes of the trees, root included; comma between.")] = "9,17,33,65",
+    levels: Annotated[str, typer.Option(help="Levels of an EAGLE head's trees; auto: as many as pay.")] = "auto",
+    dtype: Dtype = "auto",
+    device: Device = None,
+    threads: Threads = None,
+    engine_name: EngineName = "transformers",
+    weights: Weights = None,
+    debug: Debug = False,
+) -> None:
+    """Measure a head: tokens per step and per second, alone and with free drafts, beside plain decoding.
+
+    Also acceptance by depth and rank, what its vocabulary covers, and the time of drafting.
+    """
+    from .decode.attach import check_engine
+    from .hub import resolve
+    from .train.commands import EvaluationOrder, evaluate_head
+    from .train.questions import read_questions
+
+    if (prompts is None) == (not data):
+        raise ValueError("give --prompts or --data, one of the two: where the questions come from")
+    if (limit or 1) < 1 or max_new_tokens < 2:
+        raise ValueError(f"limit must be >= 1 and max-new-tokens >= 2, got {limit} and {max_new_tokens}")
+    if limit_per_category is not None and prompts is None:
+        raise ValueError("--limit-per-category goes with --prompts")
+    check_engine(engine_name, weights)
+    order = EvaluationOrder(
+        head=head,
+        prompts=tuple(read_questions(prompts, limit, limit_per_category)) if prompts is not None else (),
+        data=tuple(data or ()),
+        limit=24 if limit is None else limit,
+        max_new_tokens=max_new_tokens,
+        budgets=_budgets(budgets),
+        levels=int(levels) if levels.isdigit() else levels,
+        engine=engine_name,
+        weights=weights,
+        target_name=(target, resolve(target)),
+    )
+    model, tokenizer = load_model(target, dtype, device, threads)
+    for line in evaluate_head(order, model, tokenizer):
+        typer.echo(line)
+
+
+def _budgets(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isdigit() and int(word) >= 2 for word in words):
+        raise ValueError(f"--budgets are numbers of nodes from 2 on with commas between, got {text!r}")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def ship(
+    head: Annotated[Path, typer.Option(help="Folder of a trained head.")],
+    out: Annotated[Path, typer.Option(help="Folder for the compact head; its last part becomes the head's name.")],
+    data: Annotated[list[Path], typer.Option(help="Folder whose held-out dialogues drafts are compared on.")],
+    target: Model = "default",
+    layers: Annotated[str, typer.Option(help="The layer in int8 or bf16; auto: int8 if drafts stay.")] = "auto",
     dtype: Dtype = "auto",
     device: Device = None,
     threads: Threads = None,
     debug: Debug = False,
 ) -> None:
-    """Measure a head: acceptance by depth and rank, tokens per step and per second, plain, as a chain and as trees."""
-    from .hub import resolve
-    from .train.commands import EvaluationOrder, evaluate_head
-    from .train.plans import read_prompts_file
+    """Make a trained head small, and findable: `auto` drafts with it wherever its target is used.
 
-    if limit < 1 or max_new_tokens < 2:
-        raise ValueError(f"limit must be >= 1 and max-new-tokens >= 2, got {limit} and {max_new_tokens}")
-    order = EvaluationOrder(
-        head,
-        tuple(read_prompts_file(prompts)) if prompts is not None else (),
-        tuple(data or ()),
-        limit,
-        max_new_tokens,
-        (target, resolve(target)),
-    )
+    Put the folder into the package's `heads`, or name the folder around it in $BRANCHWISE_HEADS.
+    """
+    from .hub import resolve
+    from .train.commands import ship_head
+    from .train.ship import ShippingOrder
+
+    order = ShippingOrder(head, out, layers, (target, resolve(target)))
     model, tokenizer = load_model(target, dtype, device, threads)
-    for line in evaluate_head(order, model, tokenizer):
+    for line in ship_head(order, tuple(data), model, tokenizer):
         typer.echo(line)
 
 
@@ -270,4 +325,5 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "block": block,
     "medusa": medusa,
     "evaluate": evaluate,
+    "ship": ship,
 }

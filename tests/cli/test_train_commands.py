@@ -55,17 +55,55 @@ def data(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_from_a_model_to_figures(model: Path, data: Path, tmp_path: Path) -> None:
+def test_from_a_model_to_a_head_that_auto_finds(
+    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "head"
     common = ("--target", model, "--data", data, "--out", out, "--steps", 3, "--batch-tokens", 300)
     assert "head: 3 steps" in run("eagle3", *common, "--draft-vocabulary", 40)
     assert "add --resume" in fails("eagle3", *common, "--draft-vocabulary", 40)
     run("eagle3", *common, "--draft-vocabulary", 40, "--resume")
-    lines = run("evaluate", "--head", out, "--target", model, "--data", data, "--limit", 1, "--max-new-tokens", 6)
-    assert "tree-65" in lines and "1/1" in lines
+    short = ("--target", model, "--max-new-tokens", 6)
+    lines = run("evaluate", "--head", out, *short, "--data", data, "--limit", 1)
+    assert "mixed-65" in lines and "1/1" in lines and "the head can draft: all " in lines
     record = json.loads((out / "evaluation.json").read_text())
     assert record["settings"]["tree-9"]["equal"] == record["settings"]["tree-9"]["prompts"] == 1
     assert record["provenance"]["versions"]["torch"] and record["head"] == "eagle"
+
+    small = tmp_path / "heads" / "small"
+    shown = run("ship", "--head", out, "--target", model, "--data", data, "--out", small)
+    assert "first choices" in shown and "output rows in int8, for " in shown
+    monkeypatch.setenv("BRANCHWISE_HEADS", str(small.parent))
+    told = RUN.invoke(app, ["generate", "abc", "--model", str(model), "--json", "--max-new-tokens", "8"])
+    assert json.loads(told.stdout)["drafter_parts"] == ["ngram", "recycling", "eagle (small)"]
+    assert "small (eagle, 0." in RUN.invoke(app, ["doctor"]).stdout
+
+    questions = tmp_path / "dev.jsonl"
+    rows = [{"question_id": n, "category": name, "turns": ["abc def"]} for n, name in enumerate(("chat", "maths"))]
+    questions.write_text("\n".join(map(json.dumps, rows)))
+    lines = run("evaluate", "--head", small, *short, "--prompts", questions, "--budgets", 5, "--levels", 2)
+    assert "chat" in lines and set(json.loads((small / "evaluation.json").read_text())["coverage"]) == {
+        "", "chat", "maths"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("block", ("--layers", 1, "--block-size", 4, "--anchors", 4)), ("medusa", ("--heads", 2))]
+)
+def test_the_other_kinds_from_a_model_to_figures(
+    kind: str, options: tuple[object, ...], model: Path, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "head"
+    common = ("--target", model, "--data", data, "--out", out)
+    assert "head: 2 steps" in run(kind, *common, "--steps", 2, "--batch-tokens", 300, *options)
+    short = ("--target", model, "--data", data, "--limit", 1, "--max-new-tokens", 6)
+    lines = run("evaluate", "--head", out, *short, "--budgets", 5)
+    assert "mixed-5" in lines and "the head can draft: all 100.00%" in lines
+    assert json.loads((out / "evaluation.json").read_text())["head"] == kind
+    small = tmp_path / "small"
+    run("ship", "--head", out, "--target", model, "--data", data, "--out", small, "--layers", "bf16")
+    lines = run("evaluate", "--head", small, *short, "--budgets", 5)
+    assert f"{kind}" == json.loads((small / "head.json").read_text())["kind"] and "mixed-5" in lines
 
 
 def test_prompts_and_texts_are_data_too(model: Path, tmp_path: Path) -> None:
@@ -84,6 +122,11 @@ def test_wrong_options_are_said(model: Path, data: Path, tmp_path: Path) -> None
     assert "no training data" in fails("medusa", *steps, "--data", tmp_path)
     assert "keep or recompute" in fails("medusa", *steps, "--data", data, "--features", "forget")
     assert "one of the two" in fails("evaluate", "--head", out, "--target", model)
+    asked = ("evaluate", "--head", out, "--target", model, "--data", data)
+    assert "from 2 on" in fails(*asked, "--budgets", "17,x")
+    assert "goes with --prompts" in fails(*asked, "--limit-per-category", 2)
+    shipped = ("ship", "--head", out, "--target", model, "--data", data, "--out", tmp_path / "small")
+    assert "one of auto, int8, bf16" in fails(*shipped, "--layers", "int3")
     assert "exceeds the target's context" in fails("data", "--target", model, "--out", out, "--longest", 1000)
     assert "give one" in fails(
         "data", "--out", out, "--prompts", data / "dataset.json", "--text", data / "dataset.json"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from training_rig import Listener, tiny_chat
+from training_rig import LENGTH, PROMPT_TOKENS, Listener, known_texts, learnable_target, write_known_texts
 
 from branchwise.decode import Speculator
 from branchwise.draft.block import BlockDrafter
@@ -23,21 +23,14 @@ from branchwise.train.eagle3 import Eagle3Options
 from branchwise.train.identity import Identity, TargetMismatch
 from branchwise.train.medusa import MedusaOptions
 from branchwise.train.settings import TrainingSettings
-from branchwise.train.shards import ANSWER, DamagedShard, Manifest, TokenSequence, read_all, shard_path, write_shard
+from branchwise.train.shards import DamagedShard, shard_path
 from branchwise.train.training import TrainingOrder, train
 from branchwise.train.training_state import DamagedCheckpoint
-
-PROMPT_TOKENS = 6
-TEXTS = 3
-LENGTH = 40
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    model, tokenizer = tiny_chat(tmp_path_factory.mktemp("model"))
-    with torch.no_grad():  # the folder's special tokens share one row: their ties are nobody's to learn
-        model.lm_head.weight.normal_(0, 0.4)
-    return model.float(), tokenizer
+    return learnable_target(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(autouse=True)
@@ -48,30 +41,7 @@ def _one_precision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def data(target: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Few greedy texts, each many times: a small head can learn them by heart. Every number occurs on both sides."""
-    model, tokenizer = target
-    folder = tmp_path_factory.mktemp("data")
-    Manifest(Identity.of(model, tokenizer), {}).write(folder)
-    chance = np.random.default_rng(1)
-    prompts = [chance.integers(6, model.config.vocab_size, PROMPT_TOKENS).tolist() for _ in range(TEXTS)]
-    texts = [greedy(model, prompt, LENGTH) for prompt in prompts]
-    roles = np.full(LENGTH, ANSWER, np.uint8)
-    roles[:PROMPT_TOKENS] = 0
-    for shard in range(2):
-        numbers = range(shard * 64, shard * 64 + 64)
-        write_shard(
-            folder, shard, [TokenSequence(n, "test", np.array(texts[n % TEXTS], np.int32), roles) for n in numbers]
-        )
-    return folder
-
-
-def greedy(model: Any, prompt: list[int], length: int) -> list[int]:
-    """The oracle: one forward per token, without a cache."""
-    tokens = list(prompt)
-    while len(tokens) < length:
-        with torch.no_grad():
-            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
-    return tokens
+    return write_known_texts(tmp_path_factory.mktemp("data"), *target)
 
 
 def order(out: Path, data: Path, options: Any, steps: int = 120, **changes: Any) -> TrainingOrder:
@@ -130,10 +100,6 @@ def test_layouts_without_a_draft_vocabulary_refuse_one(target: tuple[Any, Any], 
     for options in (MedusaOptions(), BlockOptions()):
         with pytest.raises(ValueError, match="must be full"):
             train(order(tmp_path, data, options, draft_vocabulary=40), model, tokenizer, [2], Listener())
-
-
-def known_texts(data: Path) -> list[list[int]]:
-    return [s.tokens.tolist() for s in list(read_all(data))[:TEXTS]]
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "block", "medusa"])

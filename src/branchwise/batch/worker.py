@@ -22,6 +22,9 @@ from .answer import Answer, answer_wave
 from .row import RowDefaults, parse_row
 from .source import InputFile, Wave
 
+#: of an EAGLE head's trees
+LEVELS = 5
+
 
 @dataclass(frozen=True)
 class Work:
@@ -82,9 +85,7 @@ class Worker:
         work = self.work
         rows = [parse_row(line, number, work.defaults) for number, line in work.source.lines(wave)]
         clock = CountingClock()
-        options = dict(self.drafter_options)
-        if options and work.recipe.drafter in ("auto", "mixed"):
-            options["ask"] = AskRule(clock)  # it decides by seconds, too
+        options = {**self.drafter_options, **_without_seconds(work.recipe, clock)}
         budget: Any = work.recipe.budget
         if budget == "auto":
             budget = SharedBudget()
@@ -94,3 +95,16 @@ class Worker:
             self.target, self.tokenizer, options, budget=budget, clock=clock, queue_limit=None
         ) as engine:
             yield from answer_wave(rows, engine, settings, work.source.sha256)
+
+
+def _without_seconds(recipe: EngineRecipe, clock: CountingClock) -> dict[str, Any]:
+    """Options that leave a drafter nothing to decide by the time that passes."""
+    if recipe.drafter == "eagle":
+        return {"depth": LEVELS}
+    if recipe.drafter not in ("auto", "mixed"):
+        return {}
+    # "auto" may find a head by itself
+    may_have_head = recipe.head is not None or (recipe.drafter == "auto" and recipe.draft_model is None)
+    if not may_have_head and recipe.draft_model is None:
+        return {}
+    return {"ask": AskRule(clock), **({"levels": LEVELS} if may_have_head else {})}

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import torch
 
+from ..draft.parts import drafter_parts
 from ..draft.protocol import DraftContext, Drafter, StepRecord, TargetLane
 from ..target.protocol import Target
 from ..tune.budget import BudgetPolicy
@@ -258,6 +259,7 @@ class Session:
             logprobs=None if lane.request.logprobs is None else tuple(lane.logprobs),
             prompt=lane.request.prompt,
             tokenizer=self.tokenizer,
+            drafter_parts=drafter_parts(self.drafter),
         )
 
     # the parts of a step

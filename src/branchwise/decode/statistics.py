@@ -71,6 +71,7 @@ class Generation:
         logprobs: one per generated token, where they were asked for.
         prompt: its token ids, without padding.
         tokenizer: what made the text, or None.
+        drafter_parts: what drafted, see `draft.parts`.
     """
 
     tokens: tuple[int, ...]
@@ -84,6 +85,7 @@ class Generation:
     logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
     prompt: tuple[int, ...] = field(default=(), repr=False)
     tokenizer: Any = field(default=None, repr=False)
+    drafter_parts: tuple[str, ...] = ()
 
     @property
     def steps(self) -> int:

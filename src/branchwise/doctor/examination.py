@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .finding import Finding
+from .heads import draft_heads
 from .machine import machine
 from .packages import core_packages, extras
 from .self_test import self_test
@@ -16,5 +17,6 @@ def examine(device: str = "cpu") -> Iterator[Finding]:
     yield core_packages()
     yield from machine()
     yield from storage()
+    yield draft_heads()
     yield from extras()
     yield from self_test(device)

@@ -10,6 +10,11 @@ end of drafting to the verdict (the target's forward, mostly) and M the seconds 
 which is: tokens per second with the costly drafts against without. Both expectations are learned, apart for every size
 of the promise (the sum of the free tree's scores): what the free tree would have given is known in every step, what the
 full tree gives in those in which it was made. F and M are medians of the latest steps.
+
+The same in seconds: asking loses M - (a_full - a_free) F / (a_free + L). Where the rule does not know enough of a
+promise it looks, that is, asks. All looks but the first few are paid for out of a small share of the time, so that
+costly drafts that never pay cost next to nothing; and looks are some steps apart, so that whoever sizes the trees
+learns meanwhile what the free drafts alone cost and bring.
 """
 
 from __future__ import annotations
@@ -30,6 +35,11 @@ MEMORY = 0.95
 #: the costly drafts are asked for again when what is known of them weighs less than this (one step weighs 1 at first,
 #: and this after 27 more)
 FORGOTTEN = 0.25
+#: looks that cost nothing, and the share of the time that later ones may cost
+FREE_LOOKS = 2
+LOOK_SHARE = 0.02
+#: steps from one look to the next, at least
+LOOK_EVERY = 4
 #: latest steps whose seconds count
 SECONDS_KEPT = 8
 
@@ -64,18 +74,50 @@ class AskRule:
     _costly: deque[float] = field(default_factory=lambda: deque(maxlen=SECONDS_KEPT))
     _forward: deque[float] = field(default_factory=lambda: deque(maxlen=SECONDS_KEPT))
     _drafted_at: float | None = None
+    _step: int = 0
+    _looks: int = 0
+    _last_look: int = -LOOK_EVERY
+    _allowance: float = 0.0  # seconds that looks may cost by now
 
     def wants(self, promised: Sequence[float]) -> bool:
         """Whether to ask for the costly drafts, given what the free trees of all lanes promise."""
+        self._step += 1
+        if not self._forward or not self._costly:
+            return self._look(0.0)
         promises = [self._promise(sum_) for sum_ in promised]
-        known = all(promise.asked >= FIRST_ASKED and promise.full_weight > FORGOTTEN for promise in promises)
-        if not known or not self._forward or not self._costly:
+        loss = self._loss(promises)
+        if loss < 0:
             return True
-        lanes = len(promised)
+        if all(promise.asked >= FIRST_ASKED and promise.full_weight > FORGOTTEN for promise in promises):
+            return False
+        return self._look(loss)
+
+    def _look(self, loss: float) -> bool:
+        """Asks to know more, if that may cost so much now."""
+        if self._step - self._last_look < LOOK_EVERY:
+            return False
+        if self._looks >= FREE_LOOKS:
+            if loss > self._allowance:
+                return False
+            self._allowance -= loss
+        self._looks += 1
+        self._last_look = self._step
+        return True
+
+    def _loss(self, promises: Sequence[_Promise]) -> float:
+        """Seconds that asking is expected to lose; of a promise without experience, that of all others counts."""
         forward, costly = median(self._forward), median(self._costly)
-        free = sum(promise.free / promise.free_weight for promise in promises)
-        full = sum(promise.full / promise.full_weight for promise in promises)
-        return (full + lanes) * forward > (free + lanes) * (forward + costly)
+        free = sum(promise.free / promise.free_weight if promise.free_weight else 0.0 for promise in promises)
+        gain = sum(self._gain(promise) for promise in promises)
+        return costly - gain * forward / (free + len(promises))
+
+    def _gain(self, promise: _Promise) -> float:
+        """Tokens that the costly drafts add for one lane."""
+        if promise.full_weight and promise.free_weight:
+            return promise.full / promise.full_weight - promise.free / promise.free_weight
+        known = [other for other in self._promises if other.full_weight]
+        weight = sum(other.full_weight for other in known)
+        return sum(self._gain(other) * other.full_weight for other in known) / weight if weight else 0.0
 
     def asked(self, seconds: float) -> None:
         """The costly drafts took so long."""
@@ -88,7 +130,10 @@ class AskRule:
     def verified(self) -> None:
         """The verdicts are in."""
         if self._drafted_at is not None:
-            self._forward.append(self.clock() - self._drafted_at)
+            seconds = self.clock() - self._drafted_at
+            self._forward.append(seconds)
+            # what one look may cost, not more: or a long time in which drafts paid would buy a burst of them
+            self._allowance = min(self._allowance + LOOK_SHARE * seconds, max(self._costly, default=0.0))
             self._drafted_at = None
 
     def learn(self, promised: float, free: int, full: int | None) -> None:

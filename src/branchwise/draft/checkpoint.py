@@ -8,6 +8,8 @@ by name and then calls `finish`, which refuses what was left.
       model.safetensors                                      one file, or
       model.safetensors.index.json, model-0000*.safetensors  several, or
       pytorch_model.bin (its index), medusa_lm_head.pt       pickles, on request only
+
+Matrices may be packed (see `packed`): they are taken as the numbers they stand for.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from .head_config import HeadCheckpointError, HeadConfig
+from .packed import SCALE, packed_names, unpack_rows
 
 CONFIG = "config.json"
 #: names of single files, the first that exists is read; a lone file of the same kind may have any other name
@@ -65,11 +68,13 @@ class HeadCheckpoint:
             self._files[path] = tensors
             self._file_of |= dict.fromkeys(tensors, path)
         self._taken: set[str] = set()
+        self._packed = packed_names(self._file_of)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all tensors in the folder."""
-        return tuple(self._file_of)
+        """Names of all tensors in the folder, without the scales of packed ones."""
+        scales = {f"{name}{SCALE}" for name in self._packed}
+        return tuple(name for name in self._file_of if name not in scales)
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
@@ -97,6 +102,8 @@ class HeadCheckpoint:
             tensor = read()
         except (SafetensorError, RuntimeError, OSError) as error:
             raise HeadCheckpointError(f"{where} cannot be read, the file is damaged: {error}") from error
+        if name in self._packed:
+            tensor = self._unpacked(name, tensor, where)
         if tensor.is_floating_point() != dtype.is_floating_point or (tensor.dtype is torch.bool) != (
             dtype is torch.bool
         ):
@@ -105,6 +112,13 @@ class HeadCheckpoint:
             raise HeadCheckpointError(f"{where} holds numbers that are not finite: the file is damaged")
         self._taken.add(name)
         return tensor.to(dtype, copy=True)
+
+    def _unpacked(self, name: str, values: Tensor, where: str) -> Tensor:
+        if values.dtype is not torch.int8:
+            raise HeadCheckpointError(f"{where} has a scale beside it but holds {values.dtype}, expected torch.int8")
+        # as many scales as rows
+        scale = self.take(f"{name}{SCALE}", (len(values),), torch.float32)
+        return unpack_rows(values, scale)
 
     def skip(self, name: str) -> None:
         """Counts a tensor as accounted for without reading it: one that is known to repeat what is known already."""

@@ -26,11 +26,14 @@ class DrafterSourceState:
 
     Attributes:
         inner: the drafter's own state.
+        is_started: whether there is one: a head that costs forwards is started when it is first asked, so that a lane
+            that never asks it pays nothing.
         children: what it drafted in this step, with conditional estimates.
         missed: features of the steps in which it was not asked, for a drafter that reads features.
     """
 
     inner: DraftState
+    is_started: bool = True
     children: dict[Path, dict[int, float]] = field(default_factory=dict)
     missed: list[dict[int, Any]] = field(default_factory=list)
 
@@ -52,6 +55,7 @@ class DrafterSource:
 
     def __init__(self, drafter: Drafter) -> None:
         self.name = drafter.name
+        self.label = str(getattr(drafter, "label", drafter.name))
         self.feature_layers = drafter.feature_layers
         self.trust: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8)
         self.costs_forwards = bool(getattr(drafter, "costs_forwards", False))
@@ -64,12 +68,23 @@ class DrafterSource:
         self._drafter = drafter
 
     def start(self, context: DraftContext) -> DrafterSourceState:
-        """Starts the drafter on the lane."""
-        return DrafterSourceState(self._drafter.start(context))
+        """Starts the drafter on the lane, or leaves that to the first draft."""
+        state = DrafterSourceState(None, is_started=False)
+        if hasattr(self._drafter, "prepare"):
+            self._drafter.prepare()  # so that nobody takes the time of it for that of a draft
+        # a small model refuses a prompt that it cannot read here, before the first token
+        if not (self.costs_forwards and self.feature_layers):
+            self._start(state, context)
+        return state
+
+    def _start(self, state: DrafterSourceState, context: DraftContext) -> None:
+        if not state.is_started:
+            state.inner = self._drafter.start(context)
+            state.is_started = True
 
     def finish(self, state: DrafterSourceState) -> None:
         """Tells a drafter that wants to know that the lane has ended."""
-        if hasattr(self._drafter, "finish"):
+        if state.is_started and hasattr(self._drafter, "finish"):
             self._drafter.finish(state.inner)
 
     def begin(
@@ -82,12 +97,19 @@ class DrafterSource:
         """
         if self.samples:
             return
-        contexts = [_with_missed(state, context) for state, context in zip(states, contexts, strict=True)]
+        contexts = self._ready(states, contexts)
         drafts = self._drafter.propose([state.inner for state in states], contexts, budgets)
         for state, draft in zip(states, drafts, strict=True):
             if not draft.is_deterministic:
                 raise ValueError(f"drafter {self.name!r} samples its drafts, so it cannot share a mixed tree")
             state.children = _children_by_path(draft)
+
+    def _ready(self, states: Sequence[DrafterSourceState], contexts: Sequence[DraftContext]) -> Sequence[DraftContext]:
+        """Contexts with everything since the last draft, of lanes that the drafter has been started on."""
+        contexts = [_with_missed(state, context) for state, context in zip(states, contexts, strict=True)]
+        for state, context in zip(states, contexts, strict=True):
+            self._start(state, context)
+        return contexts
 
     def skip(self, states: Sequence[DrafterSourceState], contexts: Sequence[DraftContext]) -> None:
         """A step goes by without the drafter; it will find more new tokens, and their features, at the next one."""
@@ -103,7 +125,7 @@ class DrafterSource:
         drafts: Sequence[DraftTree],
     ) -> list[DraftTree]:
         """The drafts of the others with this drafter's draws among them; only for one that samples."""
-        contexts = [_with_missed(state, context) for state, context in zip(states, contexts, strict=True)]
+        contexts = self._ready(states, contexts)
         # `samples` promises the method, which is no part of the protocol
         return self._drafter.complete([s.inner for s in states], contexts, budgets, drafts)  # type: ignore[attr-defined]
 
@@ -116,8 +138,10 @@ class DrafterSource:
         return [Evidence(kind, weights, max(1.0, sum(weights.values())))]
 
     def absorb(self, states: Sequence[DrafterSourceState], records: Sequence[StepRecord]) -> None:
-        """Shows the drafter the steps."""
-        self._drafter.observe([state.inner for state in states], records)
+        """Shows the drafter the steps of the lanes that it has been started on."""
+        started = [(state.inner, record) for state, record in zip(states, records, strict=True) if state.is_started]
+        if started:
+            self._drafter.observe([inner for inner, _ in started], [record for _, record in started])
 
 
 def _with_missed(state: DrafterSourceState, context: DraftContext) -> DraftContext:

@@ -5,7 +5,8 @@ Knows lanes and levels. Does not know the head's network (eagle_head.py) nor its
 
 A tree of depth d costs d forwards of the head: the first reads the tokens committed since the last draft and gives the
 candidates of depth 1, the next runs the best of them and gives those of depth 2, and so on; the deepest candidates are
-never run.
+never run. How many levels a tree gets is decided while it grows, by what the next one promises and costs (`LevelRule`),
+or fixed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan
+from math import exp, isnan
 
 import torch
 from torch import Tensor
@@ -25,8 +26,12 @@ from .eagle_head import EagleHead
 from .eagle_load import load_eagle_head
 from .expand import Expansion
 from .head_lanes import CHUNK, CommittedRows, HeadLanes
+from .levels import LevelRule
 from .protocol import DraftContext, StepRecord
 from .top_tokens import top_tokens
+
+#: levels of a tree at most where nobody says how many
+MOST_LEVELS = 6
 
 #: candidates of one node: token and log-probability given the node
 Candidates = list[tuple[int, float]]
@@ -34,10 +39,17 @@ Candidates = list[tuple[int, float]]
 
 @dataclass
 class EagleState:
-    """One lane: its place in the head's cache, and features ``[n, F * h_t]`` of committed tokens not run yet."""
+    """One lane.
+
+    Attributes:
+        lane: its place in the head's cache.
+        pending: features ``[n, F * h_t]`` of committed tokens that were not run yet.
+        promised: what each level of the latest tree but the first promised, see `LevelRule`.
+    """
 
     lane: int
     pending: list[Tensor] = field(default_factory=list)
+    promised: list[float] = field(default_factory=list)
 
     @property
     def waiting(self) -> int:
@@ -50,23 +62,26 @@ class EagleDrafter:
 
     Args:
         head: the head, see `load_eagle_head`; it must have borrowed what it lacks.
-        depth: levels of the tree, one forward of the head each.
+        depth: levels of the tree, one forward of the head each; ``"auto"``: as many as pay, `MOST_LEVELS` at most.
         width: nodes run per level and candidates taken below each.
         attention: name of the attention backend, or ``"auto"``.
 
     Raises:
-        ValueError: depth or width is below 1.
+        ValueError: depth or width is below 1, or depth is another word.
     """
 
     name = "eagle"
     costs_forwards = True
 
-    def __init__(self, head: EagleHead, *, depth: int = 5, width: int = 8, attention: str = "auto") -> None:
-        for label, value in (("depth", depth), ("width", width)):
+    def __init__(self, head: EagleHead, *, depth: int | str = "auto", width: int = 8, attention: str = "auto") -> None:
+        if isinstance(depth, str) and depth != "auto":
+            raise ValueError(f"depth is a number of levels or 'auto', got {depth!r}")
+        self._levels = LevelRule() if depth == "auto" else None
+        self.depth = MOST_LEVELS if isinstance(depth, str) else depth
+        self.width = width
+        for label, value in (("depth", self.depth), ("width", width)):
             if value < 1:
                 raise ValueError(f"an EAGLE drafter needs {label} >= 1, got {value}")
-        self.depth = depth
-        self.width = width
         self.feature_layers = tuple(sorted(set(head.feature_layers)))  # small targets: one layer may count twice
         self._lanes = HeadLanes(head, attention)
 
@@ -76,7 +91,7 @@ class EagleDrafter:
         folder: str | os.PathLike[str],
         model: PreTrainedModel,
         *,
-        depth: int = 5,
+        depth: int | str = "auto",
         width: int = 8,
         allow_pickle: bool = False,
     ) -> EagleDrafter:
@@ -120,10 +135,15 @@ class EagleDrafter:
         self._lanes.rollback()
         for state, context in zip(states, contexts, strict=True):
             self._take_in(state, context)
+            state.promised = []
         expansions = [self._expansion(*lane) for lane in zip(states, contexts, budgets, strict=True)]
         growing = [i for i, expansion in enumerate(expansions) if expansion.max_depth > 0 and expansion.budget > 1]
+        if growing and self._levels is not None:
+            self._levels.begin()
         hidden = self._roots(growing, states, contexts)
+        depth = 0
         while hidden:
+            depth += 1
             rows = self._candidates(hidden, expansions, contexts)
             nodes = {}
             for i in hidden:
@@ -131,6 +151,10 @@ class EagleDrafter:
                 expansions[i].take(rows[i])
                 if expansions[i].frontier:
                     nodes[i] = [(path[-1], above[path[:-1]]) for _, path in expansions[i].frontier]
+            if self._levels is not None:
+                self._levels.ran(depth)
+            if nodes and not self._pays(depth, {i: expansions[i] for i in nodes}, states):
+                break
             hidden = self._run_level(nodes, states)
         self._lanes.rollback()
         return [
@@ -139,9 +163,29 @@ class EagleDrafter:
         ]
 
     def observe(self, states: Sequence[EagleState], records: Sequence[StepRecord]) -> None:
-        """Nothing to learn: tokens and features of the step come with the next context."""
+        """Learns what levels bring; tokens and features of the step come with the next context."""
+        if self._levels is None:
+            return
+        for state, record in zip(states, records, strict=True):
+            sources, path = record.draft.sources, record.verdict.path
+            mine = [not sources or sources[node - 1] == self.name for node in path[1:]]
+            depths = range(1, 1 + len(state.promised))  # of the entries of `mine` below the root's child
+            self._levels.learn(state.promised, [depth < len(mine) and mine[depth] for depth in depths])
+            state.promised = []
+        self._levels.verified(sum(len(record.verdict.path) for record in records))
 
     # the parts of a draft; lanes are numbered as in the arguments of `propose`
+
+    def _pays(self, depth: int, growing: Mapping[int, Expansion], states: Sequence[EagleState]) -> bool:
+        """Whether to go on below ``depth``; notes what every lane's next level promises."""
+        if self._levels is None:
+            return True
+        promised = {i: sum(exp(logp) for logp, _ in expansion.frontier) for i, expansion in growing.items()}
+        if not self._levels.pays(depth + 1, list(promised.values())):
+            return False
+        for i, share in promised.items():
+            states[i].promised.append(share)
+        return True
 
     def _take_in(self, state: EagleState, context: DraftContext) -> None:
         """Queues the target's features of the tokens that were committed since the last time."""

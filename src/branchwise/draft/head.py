@@ -34,12 +34,19 @@ def head_kind(folder: str | os.PathLike[str], *, allow_pickle: bool = False) -> 
     return "eagle"
 
 
-def head_drafter(folder: str | os.PathLike[str], model: PreTrainedModel, *, allow_pickle: bool = False) -> Drafter:
+def head_drafter(
+    folder: str | os.PathLike[str],
+    model: PreTrainedModel,
+    *,
+    levels: int | str = "auto",
+    allow_pickle: bool = False,
+) -> Drafter:
     """The drafter of the head in a folder, with that kind's usual shape.
 
     Args:
         folder: a head in a published layout.
         model: the target it was trained for.
+        levels: depth of an EAGLE head's tree, or ``"auto"``; the other kinds guess all depths in one forward.
         allow_pickle: read pickles where there is no safetensors file.
 
     Raises:
@@ -50,4 +57,4 @@ def head_drafter(folder: str | os.PathLike[str], model: PreTrainedModel, *, allo
         return MedusaDrafter.load(folder, model, allow_pickle=allow_pickle)
     if kind == "block":
         return BlockDrafter.load(folder, model, allow_pickle=allow_pickle)
-    return EagleDrafter.load(folder, model, allow_pickle=allow_pickle)
+    return EagleDrafter.load(folder, model, depth=levels, allow_pickle=allow_pickle)

@@ -21,6 +21,7 @@ from .none import NoneDrafter
 from .protocol import Drafter
 from .recycling import RecyclingSource
 from .sampled import SampledDrafter
+from .shipped import ShippedDrafter, find_head
 from .small_model_by_name import small_model_drafter
 from .source import CandidateSource
 from .static import StaticDrafter
@@ -45,17 +46,20 @@ def _mixed(
     head: str | None = None,
     target: Target | PreTrainedModel | None = None,
     ask: AskRule | None = None,
+    levels: int | str = "auto",
     **options: Any,
 ) -> MixedDrafter:
     """N-grams, recycling and, where given, a trained head and a small model, whose trees are of the kind ``tree``.
 
-    ``ask`` decides when those two are asked.
+    ``ask`` decides when those two are asked, ``levels`` how deep an EAGLE head's tree is.
     """
     sources: list[CandidateSource] = [NgramSource(), RecyclingSource()]
     if head is not None:
         from .head import head_drafter
 
-        sources.append(DrafterSource(head_drafter(head, _model_of(target))))
+        sources.append(DrafterSource(head_drafter(head, _model_of(target), levels=levels)))
+    elif levels != "auto":
+        raise ValueError(f"levels={levels!r} are those of a head's tree, but there is none: give head=...")
     if draft_model is not None:
         sources.append(DrafterSource(small_model_drafter(draft_model, tree=tree or "dynamic", **options)))
     elif options:
@@ -63,6 +67,25 @@ def _mixed(
     if ask is not None and draft_model is None and head is None:
         raise ValueError("ask decides when a draft model or a head is asked, but there is neither")
     return MixedDrafter(sources, width=_width(tree or "best_first", any_model=draft_model is not None), ask=ask)
+
+
+def _auto(
+    tree: str | None = None,
+    draft_model: Any = None,
+    head: str | None = None,
+    target: Target | PreTrainedModel | None = None,
+    ask: AskRule | None = None,
+    levels: int | str = "auto",
+    **options: Any,
+) -> MixedDrafter:
+    """As `_mixed`; where neither head nor model is given, with the head that was shipped for this target, if any."""
+    if head is not None or draft_model is not None or options:
+        return _mixed(tree, draft_model, head, target, ask, levels, **options)
+    shipped = find_head(target)
+    if shipped is None:
+        return _mixed(tree)
+    source = DrafterSource(ShippedDrafter(shipped, _model_of(target), levels=levels))
+    return MixedDrafter([NgramSource(), RecyclingSource(), source], width=_width(tree or "best_first"), ask=ask)
 
 
 def _width(tree: str, any_model: bool = False) -> int | None:
@@ -92,7 +115,7 @@ def _sampled(width: int = 3, sharpness: float = 1.0, draft_model: Any = None, **
 def _eagle(
     target: Target | PreTrainedModel,
     head: str | None = None,
-    depth: int = 5,
+    depth: int | str = "auto",
     width: int = 8,
     allow_pickle: bool = False,
 ) -> Drafter:
@@ -152,7 +175,7 @@ def _shown(spec: object) -> str:
     return repr(spec) if spec is None or isinstance(spec, (int, float)) else f"a {type(spec).__name__}"
 
 
-#: name -> how to make one; "auto" is the best drafter that needs nothing but the target
+#: name -> how to make one; "auto" is the best drafter that needs nothing but the target, and what was shipped for it
 DRAFTERS: dict[str, Callable[..., Drafter]] = {
     "none": NoneDrafter,
     "ngram": _ngram,
@@ -162,7 +185,7 @@ DRAFTERS: dict[str, Callable[..., Drafter]] = {
     "model": small_model_drafter,
     "static": _static,
     "sampled": _sampled,
-    "auto": _mixed,
+    "auto": _auto,
 }
 #: names whose drafters take a ``draft_model``
 WITH_MODEL = ("model", "mixed", "sampled", "auto")
@@ -217,13 +240,13 @@ def make_drafter(spec: str | Drafter, *, target: Target | PreTrainedModel | None
             raise ValueError(f"a ready-made drafter takes no options, got {sorted(options)}")
         return spec
     check_drafter_name(spec, with_model="draft_model" in options)
-    inside = spec in TARGET_DRAFTERS or (spec in WITH_HEAD and options.get("head") is not None)
-    if inside and target is None:
+    needs_target = spec in TARGET_DRAFTERS or (spec in WITH_HEAD and options.get("head") is not None)
+    if needs_target and target is None:
         raise ValueError(f"drafter {spec!r} works inside a target: give make_drafter the target that will generate")
     if spec in TARGET_DRAFTERS:
         make: Callable[..., Drafter] = partial(TARGET_DRAFTERS[spec], target)
     else:
-        make = partial(DRAFTERS[spec], target=target) if inside else DRAFTERS[spec]
+        make = partial(DRAFTERS[spec], target=target) if needs_target or spec == "auto" else DRAFTERS[spec]
     try:
         signature(make).bind(**options)
     except TypeError as error:

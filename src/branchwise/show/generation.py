@@ -26,6 +26,7 @@ def generation_record(generation: Generation) -> dict[str, Any]:
         "tokens_per_second": round(generation.tokens_per_second, 3),
         "finish_reason": generation.finish_reason,
         "stop_cause": generation.stop_cause,
+        "drafter_parts": list(generation.drafter_parts),
     }
     if generation.logprobs is not None:
         record["logprobs"] = [
@@ -37,10 +38,11 @@ def generation_record(generation: Generation) -> dict[str, Any]:
 
 def generation_line(generation: Generation) -> str:
     """The same for a reader, without the text."""
+    by = f", drafted by {', '.join(generation.drafter_parts)}" if generation.accepted_drafts else ""
     tokens, steps = len(generation.tokens), generation.steps
     return (
         f"{tokens} {'token' if tokens == 1 else 'tokens'} in {generation.decode_seconds:.2f} s after "
         f"{generation.prefill_seconds:.2f} s of prefill: {generation.tokens_per_second:.1f} tokens/s, "
         f"{generation.tokens_per_step:.2f} tokens per step ({steps} {'step' if steps == 1 else 'steps'}), "
-        f"ended by {generation.stop_cause}"
+        f"ended by {generation.stop_cause}{by}"
     )

@@ -9,17 +9,21 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..bench.prompts import encode_prompt
+from ..bench.prompts import Prompt
 from ..bench.provenance import model_facts, provenance
+from ..decode.attach import as_target
 from ..draft.registry import make_drafter
 from ..target.huggingface import HuggingFaceTarget
 from .chat_frame import ChatFrame
 from .corpus import read_corpus
-from .evaluate import HeadFolder, evaluate, held_out_prompts
+from .evaluate import BUDGETS, evaluate
 from .evaluation_report import table, write_report
+from .head_folder import HeadFolder
 from .identity import Identity
 from .plans import WritingSettings
 from .progress import progress
+from .questions import encoded, held_out_questions
+from .ship import ShippingOrder, ship
 from .texts import write_texts
 from .training import TrainingOrder, train
 from .writing import Desk, Tally, write_dialogues
@@ -113,40 +117,61 @@ class EvaluationOrder:
         head: its folder; the result is written there.
         prompts: questions, or
         data: folders whose held-out dialogues give them.
-        most: prompts to run at most.
+        limit: prompts to run at most, where the data give them.
         max_new_tokens: per prompt.
+        budgets: of the trees, root included.
+        levels: of an EAGLE head's trees, or ``"auto"``.
+        engine, weights: what runs the target, as for `Speculator`.
         target_name: as the user calls the target, and where it was found; for the record.
     """
 
     head: Path
-    prompts: tuple[str, ...] = ()
+    prompts: tuple[Prompt, ...] = ()
     data: tuple[Path, ...] = ()
-    most: int = 24
+    limit: int | None = 24
     max_new_tokens: int = 128
+    budgets: tuple[int, ...] = BUDGETS
+    levels: int | str = "auto"
+    engine: str = "transformers"
+    weights: str | None = None
     target_name: tuple[str, str] = ("", "")
 
 
 def evaluate_head(order: EvaluationOrder, model: PreTrainedModel, tokenizer: Any) -> list[str]:
     """Evaluates; returns the lines of the tables."""
-    if bool(order.prompts) == bool(order.data):
-        raise ValueError("give --prompts or --data, one of the two: where the questions come from")
-    folder = HeadFolder.open(order.head)
+    folder = HeadFolder.open(order.head, model, order.levels)
     identity = Identity.of(model, tokenizer)
     if order.prompts:
-        prompts = [encode_prompt(tokenizer, text) for text in order.prompts[: order.most]]
+        questions = encoded(order.prompts, tokenizer)
     else:
-        prompts = held_out_prompts(read_corpus(order.data, identity).held_out, order.most)
+        questions = held_out_questions(read_corpus(order.data, identity).held_out, order.limit)
     with progress("evaluation", 1.0) as shown:
-        settings = evaluate(
-            folder, HuggingFaceTarget(model), model, prompts, max_new_tokens=order.max_new_tokens, progress=shown
+        found = evaluate(
+            folder,
+            as_target(model, order.engine, order.weights),
+            model,
+            questions,
+            max_new_tokens=order.max_new_tokens,
+            budgets=order.budgets,
+            progress=shown,
         )
     record = {
         "head": folder.kind,
-        "settings": settings,
+        "settings": found.settings,
+        "coverage": found.coverage,
         "max_new_tokens": order.max_new_tokens,
+        "levels": order.levels,
+        "engine": order.engine,
+        "weights": order.weights,
         "questions": "given" if order.prompts else "held out",
         "target": identity.as_dict(),
         "provenance": provenance(model=model_facts(*order.target_name, model)),
     }
     written = write_report(order.head, record)
-    return [*table(settings), "", f"written: {', '.join(path.name for path in written)}"]
+    return [*table(found), "", f"written: {', '.join(path.name for path in written)}"]
+
+
+def ship_head(order: ShippingOrder, data: tuple[Path, ...], model: PreTrainedModel, tokenizer: Any) -> list[str]:
+    """Makes the compact head; returns the lines that say what it is and how it compares."""
+    identity = Identity.of(model, tokenizer)
+    return ship(order, model, identity, read_corpus(data, identity).held_out).lines()
