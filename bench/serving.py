@@ -8,10 +8,10 @@
 A run submits all its requests at once: `load` of them are served side by side (max_lanes), and others follow in their
 places (`--per-lane`). Runs of both kinds alternate; each kind keeps its engine, and so its drafter and what its budget
 has learned, over all repeats of a load. Every repeat takes the next prompts of the file, the same for all kinds: no
-drafter meets a text that it has written before, unless the file is too short for that. Tokens per second are all new tokens over the time from the first submission to the
-last token, prompts included; gaps are seconds between two runs of tokens of one request; times to the first token count
-from submission. In float32 and float64 the texts must be equal (exit code 1 if not); in bfloat16 near-ties may differ
-and are counted. The last line is one JSON object.
+drafter meets a text that it has written before, unless the file is too short for that. Tokens per second are all new
+tokens over the time from the first submission to the last token, prompts included; gaps are seconds between two runs of
+tokens of one request; times to the first token count from submission. In float32 and float64 the texts must be equal
+(exit code 1 if not); in bfloat16 near-ties may differ and are counted. The last line is one JSON object.
 
     python bench/serving.py --prompts prompts.jsonl                   # 4, 16 and 64 requests, default model
     python bench/serving.py --prompts prompts.jsonl --loads 4 --new 32 --repeats 1
