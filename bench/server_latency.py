@@ -1,7 +1,8 @@
 """One user and an idle server: how much longer a request takes through HTTP than in the library.
 
     library   Speculator.generate in this process
-    server    POST /v1/completions over a socket to a server in a thread of this process, answered as a stream of events
+    server    POST /v1/completions to a server in a thread of this process, answered as a stream of events; the client
+              is a process of its own, as clients are
 
 Both have an engine or a speculator of their own over the same weights, drafter and budget "auto"; prompts alternate
 between them and the order turns, so that neither always comes second. Times are from asking to the last token, prompts
@@ -14,10 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import IO
 
 import httpx
 import torch
@@ -51,6 +56,30 @@ def through_server(client: httpx.Client, prompt: list[int], new_tokens: int) -> 
     return seconds, json.loads(last.removeprefix("data: "))["usage"]["completion_tokens"]
 
 
+def run_client(url: str) -> None:
+    """The client's process: a question a line on stdin, its answer on stdout."""
+    with httpx.Client(base_url=url, timeout=600) as client:
+        for line in sys.stdin:
+            print(json.dumps(through_server(client, *json.loads(line))), flush=True)
+
+
+@contextmanager
+def client_of(url: str) -> Iterator[tuple[IO[str], IO[str]]]:
+    """Where to write questions to such a process, and where to read its answers."""
+    command = [sys.executable, __file__, "--client", url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        yield process.stdin, process.stdout
+        process.stdin.close()
+
+
+def ask(pipes: tuple[IO[str], IO[str]], prompt: list[int], new_tokens: int) -> tuple[float, int]:
+    """`through_server` in the client's process."""
+    print(json.dumps([prompt, new_tokens]), file=pipes[0], flush=True)
+    seconds, tokens = json.loads(pipes[1].readline())
+    return seconds, tokens
+
+
 def in_library(speculator: Speculator, prompt: list[int], new_tokens: int) -> tuple[float, int]:
     """The same."""
     began = time.perf_counter()
@@ -76,10 +105,10 @@ def main() -> int:
     speculator = Speculator(model, tokenizer)
     server = start_in_background(Engine(model, tokenizer, prefix_bytes=0), ServerSettings("bench"))
     pairs = []
-    with httpx.Client(base_url=server.url, timeout=600) as client:
+    with client_of(server.url) as pipes:
         ways = {
             "library": lambda prompt: in_library(speculator, prompt, args.new),
-            "server": lambda prompt: through_server(client, prompt, args.new),
+            "server": lambda prompt: ask(pipes, prompt, args.new),
         }
         for way in ways.values():  # warm-up
             way(prompts[0])
@@ -102,4 +131,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--client"]:
+        sys.exit(run_client(sys.argv[2]))
     sys.exit(main())

@@ -5,12 +5,13 @@
     hf      with --generate-batch: transformers' continuous batching, model.generate_batch, without speculation, on a
             second copy of the model and with as many blocks as the engine's pool has rows
 
-A run submits all its requests at once: `load` of them are served side by side (max_lanes), and as many again follow in
-their places. Runs of both kinds alternate; each kind keeps its engine, and so its drafter and what its budget has
-learned, over all repeats of a load. Tokens per second are all new tokens over the time from the first submission to the
-last token, prompts included; gaps are seconds between two runs of tokens of one request; times to the first token count
-from submission. In float32 and float64 the texts must be equal (exit code 1 if not); in bfloat16 near-ties may differ
-and are counted. The last line is one JSON object.
+A run submits all its requests at once: `load` of them are served side by side (max_lanes), and others follow in their
+places (`--per-lane`). Runs of both kinds alternate; each kind keeps its engine, and so its drafter and what its budget
+has learned, over all repeats of a load. Every repeat takes the next prompts of the file, the same for all kinds: no
+drafter meets a text that it has written before, unless the file is too short for that. Tokens per second are all new
+tokens over the time from the first submission to the last token, prompts included; gaps are seconds between two runs of
+tokens of one request; times to the first token count from submission. In float32 and float64 the texts must be equal
+(exit code 1 if not); in bfloat16 near-ties may differ and are counted. The last line is one JSON object.
 
     python bench/serving.py --prompts prompts.jsonl                   # 4, 16 and 64 requests, default model
     python bench/serving.py --prompts prompts.jsonl --loads 4 --new 32 --repeats 1
@@ -28,6 +29,7 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -97,21 +99,23 @@ def run_transformers(model: Any, prompts: list[list[int]], load_: int, args: arg
 
 
 def measure(
-    model: Any, peer: Any, tokenizer: Any, prompts: list[list[int]], load_: int, args: argparse.Namespace
+    model: Any, peer: Any, tokenizer: Any, prompts: Iterator[list[int]], load_: int, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """All kinds at one load, in turns."""
+    """All kinds at one load, in turns; every turn takes the next of the prompts."""
     engines = {
         kind: Engine(model, tokenizer, max_lanes=load_, pool_tokens=args.pool_tokens, prefix_bytes=0, **options)
         for kind, options in KINDS.items()
     }
     runs: dict[str, list[Run]] = {kind: [] for kind in KINDS}
     of_peer = []
+    requests = args.per_lane * load_
     for _ in range(args.repeats + 1):
+        chosen = list(itertools.islice(prompts, requests))
         for kind, engine in engines.items():
-            runs[kind].append(run(engine, prompts, args.new))
+            runs[kind].append(run(engine, chosen, args.new))
         if peer is not None:
-            of_peer.append(run_transformers(peer, prompts, load_, args))
-    result: dict[str, Any] = {"load": load_, "requests": len(prompts)}
+            of_peer.append(run_transformers(peer, chosen, load_, args))
+    result: dict[str, Any] = {"load": load_, "requests": requests}
     for kind, (_, *measured) in runs.items():  # the first run of each kind warms up
         counts = engines[kind].statistics
         gaps = [gap for one in measured for gap in one.gaps]
@@ -202,6 +206,7 @@ def main() -> int:
     parser.add_argument("--generate-batch", action="store_true", help="also measure transformers")
     parser.add_argument("--plot", type=Path, metavar="PNG")
     parser.add_argument("--new", type=int, default=96, help="new tokens per request")
+    parser.add_argument("--per-lane", type=int, default=2, metavar="N", help="requests of a run, per lane")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pool-tokens", type=int, default=2**17)
     parser.add_argument("--threads", type=int)
@@ -213,13 +218,12 @@ def main() -> int:
     prompts = [encode_prompt(tokenizer, prompt.text) for prompt in read_prompts(args.prompts)]
     results = []
     for load_ in args.loads:
-        chosen = list(itertools.islice(itertools.cycle(prompts), 2 * load_))
-        results.append(measure(model, peer, tokenizer, chosen, load_, args))
+        results.append(measure(model, peer, tokenizer, itertools.cycle(prompts), load_, args))
         plain, trees = results[-1]["plain"], results[-1]["trees"]
         print(
             f"{load_:3} at once: plain {plain['tokens_per_second']:.1f} tokens/s, trees "
             f"{trees['tokens_per_second']:.1f}, ratio {results[-1]['ratio']:.2f}; different texts "
-            f"{results[-1]['different_texts']} of {len(chosen)}"
+            f"{results[-1]['different_texts']} of {results[-1]['requests']}"
             + (f"; {results[-1]['ratio_to_hf']:.2f} times generate_batch" if peer is not None else ""),
             flush=True,
         )

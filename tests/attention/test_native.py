@@ -11,6 +11,9 @@ import torch
 from test_backends import DIAMOND, NEEDS_COMPILER, SCRAMBLED, STAR, TOLERANCE, Case, random_parents, tensors, tree_of
 
 from branchwise.attention import explain, native, tree_attention
+from branchwise.attention.layout import TreeLayout
+from branchwise.attention.registry import get_backend, packed_attention
+from branchwise.cache import Packing
 from branchwise.tree import chain_shape
 
 pytestmark = [pytest.mark.core, NEEDS_COMPILER]
@@ -55,6 +58,40 @@ def test_it_equals_the_reference(name: str, parts: int, dtype: torch.dtype, monk
     )  # fmt: skip
     output = tree_attention(query, key, value, case.trees, committed=case.committed, backend="native", **options)
     torch.testing.assert_close(output.double(), exact, rtol=0, atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("window", [None, 600])
+@pytest.mark.parametrize("name", ["auto", "native", "folded"])
+def test_queries_of_ragged_trees_side_by_side(name: str, window: int | None, dtype: torch.dtype) -> None:
+    """Bit for bit what each tree gets alone among padding, wherever the others lie."""
+    case = CASES["ragged"]
+    layout = TreeLayout.from_trees(case.per_row)
+    packing = Packing(layout.nodes)
+    query, key, value = tensors(case, dtype)
+    committed, options = case.committed, {"scale": 0.1, "window": window}
+    padded = get_backend(name)(query, key, value, layout, committed, **options)
+    packed = packed_attention(
+        get_backend(name), packing, packing.gather(query), key, value, layout, committed, **options
+    )
+    assert packed.shape == (1, 4, sum(layout.nodes), 64)
+    assert torch.equal(packed, packing.gather(padded))
+    exact = get_backend("reference")(query.double(), key.double(), value.double(), layout, committed, **options)
+    torch.testing.assert_close(packed.double(), packing.gather(exact), rtol=0, atol=TOLERANCE[dtype])
+
+
+def test_padding_is_zero_and_costs_the_others_nothing() -> None:
+    """The rows of a small tree do not depend on how large the largest one beside it is."""
+    small, large = tree_of((-1, 0, 0)), tree_of(random_parents(90, 3))
+    case = Case((small, large), batch=2, slots=700, committed=(650, 700), dim=64, value_dim=64)
+    query, key, value = tensors(case, torch.bfloat16)
+    both = tree_attention(query, key, value, case.trees, committed=case.committed, backend="native")
+    assert not both[0, :, 3:].any()
+    rows = [*range(700), 700, 701, 702]
+    alone = tree_attention(
+        query[:1, :, :3], key[:1, :, rows], value[:1, :, rows], small, committed=(650,), backend="native"
+    )
+    assert torch.equal(both[:1, :, :3], alone)
 
 
 def test_scores_of_any_size_do_not_overflow() -> None:

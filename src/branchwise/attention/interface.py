@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..cache.packing import Packing
 from .layout import TreeLayout
-from .registry import Backend
+from .registry import Backend, packed_attention
 
 ATTENTION_NAME = "branchwise_tree"
 #: keyword of the model's forward that carries the `AttentionStep`
@@ -89,9 +90,8 @@ def _attend(
     step = branchwise_step
     step.layers_seen.append(layer_idx)
     windows = [window for window in (sliding_window, step.window_of(layer_idx)) if window is not None]
-    if step.packing is not None:
-        query = step.packing.spread(query)
-    out = step.backend(
+    run = step.backend if step.packing is None else partial(packed_attention, step.backend, step.packing)
+    out = run(
         query,
         key,
         value,
@@ -102,6 +102,4 @@ def _attend(
         softcap=softcap,
         sinks=s_aux,
     )
-    if step.packing is not None:
-        out = step.packing.gather(out)
     return out.transpose(1, 2), None  # [B, N, H, Dv] or [1, T, H, Dv]

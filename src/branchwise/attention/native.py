@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
+from ..cache.packing import Packing
 from .layout import TreeLayout
 
 _SOURCES = Path(__file__).with_name("native_kernel")
@@ -45,7 +46,7 @@ class _Call(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "output", "mixed", "largest", "total")),
-        *((name, ctypes.c_void_p) for name in ("bias", "nodes", "depth", "committed", "sinks")),
+        *((name, ctypes.c_void_p) for name in ("bias", "nodes", "depth", "committed", "starts", "sinks")),
         *((f"{name}_{axis}", ctypes.c_int64) for name in ("query", "key", "value") for axis in ("b", "h", "r")),
         *((name, ctypes.c_int64) for name in ("batch", "kv_heads", "group", "width", "columns")),
         *((name, ctypes.c_int64) for name in ("column_row", "dim", "value_dim", "window", "parts", "dtype", "threads")),
@@ -94,10 +95,12 @@ def native_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    packing: Packing | None = None,
 ) -> Tensor:
     """Softmax attention over committed slots and tree ancestors, scores and sums in float32.
 
-    Arguments are those of `Backend`.
+    Arguments are those of `Backend`. With ``packing`` the query is ``[1, H, T, D]``, the real nodes of all trees side
+    by side, and so is what is returned: nothing is spread out, and nobody computes padding.
 
     Raises:
         NativeUnavailable: no compiler, or a device or dtype that the kernel does not know.
@@ -111,14 +114,16 @@ def native_attention(
     if found.library is None:
         raise NativeUnavailable(f"the attention backend 'native' is not available: {found.reason}; use backend='auto'")
     query, key, value = (_rows_in_one_piece(tensor) for tensor in (query, key, value))
-    batch, heads, width, dim = query.shape
+    batch, width = layout.batch, layout.width
+    heads, dim = query.shape[1], query.shape[3]
     kv_heads, value_dim = key.shape[1], value.shape[3]
     group, threads = heads // kv_heads, torch.get_num_threads()
     tables = layout.cached(("native", window), lambda: _tables(layout, window))
     parts = choose_parts(batch * kv_heads, max(committed), threads)
     rows = batch * kv_heads * parts * _padded(group * width)
     work = torch.empty(rows * (_padded(value_dim) + 2), dtype=torch.float32)
-    output = query.new_empty(batch, heads, width, value_dim)
+    # nodes outside, heads inside: that is how the layer behind wants them
+    output = query.new_empty(query.shape[0], query.shape[2], heads, value_dim)
     logits = None if sinks is None else sinks.to(torch.float32).mul(_LOG2_E).contiguous()
     counts = layout.counts(committed)
     call = _Call(
@@ -133,6 +138,7 @@ def native_attention(
         tables.nodes.data_ptr(),
         tables.depth.data_ptr(),
         counts.data_ptr(),
+        None if packing is None else packing.starts.data_ptr(),
         None if logits is None else logits.data_ptr(),
         *query.stride()[:3],
         *key.stride()[:3],
@@ -154,7 +160,7 @@ def native_attention(
     )
     if found.library.tree_attention(ctypes.byref(call)):
         raise MemoryError(f"no memory for tree attention of {heads} heads and {width} nodes")
-    return output
+    return output.transpose(1, 2)
 
 
 def _tables(layout: TreeLayout, window: int | None) -> _Tables:

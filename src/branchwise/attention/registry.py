@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..cache.packing import Packing
 from .blocked import blocked_attention
 from .folded import PROMPT_NODES, folded_attention, how
 from .layout import TreeLayout
@@ -75,13 +76,15 @@ def explain(
     *,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    nodes: int | None = None,
 ) -> Choice:
     """Which backend ``"auto"`` uses for such a call of `tree_attention`, and why.
 
-    Only device, dtype and shapes of the tensors count. The choice is a function of these, never of a measurement, so
-    that equal calls give equal outputs.
+    Only device, dtype and shapes of the tensors count, and ``nodes``, those of the largest tree where the query holds
+    several side by side. The choice is a function of these, never of a measurement, so that equal calls give equal
+    outputs.
     """
-    nodes, dim, value_dim = query.shape[2], query.shape[3], value.shape[3]
+    nodes, dim, value_dim = nodes or query.shape[2], query.shape[3], value.shape[3]
     plain = softcap is None and sinks is None and value_dim == dim
     if query.device.type == "cpu" and query.dtype in NATIVE_DTYPES and not (plain and nodes >= PROMPT_NODES):
         kernel = native()
@@ -118,6 +121,28 @@ def _auto_attention(
 ) -> Tensor:
     run = _BACKENDS[explain(query, key, value, softcap=softcap, sinks=sinks).backend]
     return run(query, key, value, layout, committed, scale=scale, window=window, softcap=softcap, sinks=sinks)
+
+
+def packed_attention(
+    backend: Backend,
+    packing: Packing,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: TreeLayout,
+    committed: tuple[int, ...],
+    **options: Any,
+) -> Tensor:
+    """A backend for queries that hold the real nodes of all trees side by side, ``[1, H, T, D]`` to ``[1, H, T, Dv]``.
+
+    Keys and values come as for `Backend`, and so does everything else.
+    """
+    if backend is _auto_attention:
+        asked = {name: options.get(name) for name in ("softcap", "sinks")}
+        backend = _BACKENDS[explain(query, key, value, nodes=layout.width, **asked).backend]
+    if backend is native_attention:
+        return native_attention(query, key, value, layout, committed, packing=packing, **options)
+    return packing.gather(backend(packing.spread(query), key, value, layout, committed, **options))
 
 
 def _flex_attention(*args: Any, **kwargs: Any) -> Tensor:

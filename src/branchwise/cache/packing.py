@@ -12,6 +12,7 @@ Knows counts and rows of tensors; knows no token and no attention.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ class Packing:
             place += range(lane * self.width, lane * self.width + count)
             source += [*range(first, first + count), *([first] * (self.width - count))]
         self.tokens = len(place)
+        #: int32 ``[B]``, of every lane the row of its first node; on the CPU
+        self.starts = torch.tensor([0, *accumulate(nodes[:-1])], dtype=torch.int32)
         self._place = torch.tensor(place, device=device)  # [T]
         self._source = torch.tensor(source, device=device)  # [B * N]
 

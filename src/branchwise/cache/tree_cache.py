@@ -285,12 +285,14 @@ class TreeCache(Cache):
 
 
 def move_layer_by_layer(layers: Sequence[TreeLayer], paths: Mapping[int, Sequence[int]]) -> None:
-    """`move_paths` for any layers: on a CPU, on several devices, before triton is there."""
-    for slot, path in paths.items():
-        sources: dict[torch.device, Tensor] = {}
-        for layer in layers:
-            assert layer.keys is not None
-            device = layer.keys.device
-            if device not in sources:
-                sources[device] = torch.tensor(path, dtype=torch.long, device=device)
-            layer.move(slot, tuple(path), sources[device])
+    """`move_paths` for any layers: on a CPU, on several devices, before triton is there. All slots move at once."""
+    known: dict[tuple[torch.device, int, tuple[int, ...]], list[Tensor]] = {}
+    for layer in layers:
+        if layer.keys is None:
+            continue  # nobody has written yet, so no path has a row
+        key = (layer.keys.device, layer.base, tuple(layer.kept))  # the same for most layers
+        if key not in known:
+            known[key] = [torch.tensor(numbers, device=layer.keys.device) for numbers in layer.moves(paths)]
+        slots, sources, targets = known[key]
+        if len(slots):
+            layer.move(slots, sources, targets)

@@ -13,6 +13,7 @@ whoever drops them says so (`scrub`).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -111,20 +112,27 @@ class TreeLayer(CacheLayerMixin):
         self.values[first:last, :, start:end] = value_states
         return self.keys[first:last, :, :end], self.values[first:last, :, :end]
 
-    def move(self, slot: int, path: tuple[int, ...], source: Tensor) -> None:
-        """Moves the rows of ``path`` (increasing node numbers) behind the slot's committed rows, in place.
+    def moves(self, paths: Mapping[int, Sequence[int]]) -> tuple[list[int], list[int], list[int]]:
+        """Rows that a commit has to move: slots, and for each the row and its place. Others lie where they belong.
 
-        ``source`` holds the same node numbers as a tensor on the layer's device, shared by all layers.
+        Args:
+            paths: slot -> increasing node numbers of the forward in flight.
         """
-        kept = self.kept[slot]
-        stay = 0  # leading nodes that already lie where they belong
-        while stay < len(path) and self.base + path[stay] == kept + stay:
-            stay += 1
-        if stay < len(path):
-            rows = source[stay:] + self.base
-            for buffer in (self.keys, self.values):
-                assert buffer is not None
-                buffer[slot, :, kept + stay : kept + len(path)] = buffer[slot].index_select(1, rows)
+        moves = [
+            (slot, self.base + node, self.kept[slot] + step)
+            for slot, path in paths.items()
+            for step, node in enumerate(path)
+            if self.base + node != self.kept[slot] + step
+        ]
+        return [slot for slot, _, _ in moves], [source for _, source, _ in moves], [target for _, _, target in moves]
+
+    def move(self, slots: Tensor, sources: Tensor, targets: Tensor) -> None:
+        """Moves rows of all slots at once: `moves` as tensors on the layer's device."""
+        for buffer in (self.keys, self.values):
+            assert buffer is not None
+            rows = buffer.transpose(1, 2)  # [slots, capacity, K, D]
+            # every row is read before one is written: a source may be another's target
+            rows.index_put_((slots, targets), rows[slots, sources])
 
     def count(self, slot: int, rows: int) -> None:
         """Counts ``rows`` more as committed; they lie in their places. Trims a slot that holds too many."""

@@ -147,7 +147,8 @@ class CompletionStream:
             async for run in handle:
                 told = handle.logprobs[seen : seen + len(run)]
                 seen += len(run)
-                pieces = [visible.push([token]) for token in run]
+                # one piece per token only where somebody wants to know which is which: each costs a decoding
+                pieces = [visible.push(run)] if teller is None else [visible.push([token]) for token in run]
                 piece = "".join(pieces)
                 step = {} if teller is None else {"branchwise": {"step": teller.tell(pieces)}}
                 if piece or told or step:

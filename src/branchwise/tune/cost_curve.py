@@ -17,6 +17,7 @@ from statistics import median_low
 import numpy as np
 
 from .cost_table import Column, CostTable, Numbers, along
+from .lane_cost import LaneCost
 
 #: buckets per doubling of the number of nodes
 PER_DOUBLING = 2
@@ -26,6 +27,8 @@ REMEMBERED = 8
 FORGOTTEN_AFTER = 512
 #: with a table: latest steps of a bucket that count, and steps that the table itself counts as
 REMEMBERED_SHAPE, TABLE_STEPS = 32, 4
+#: least share of a step that is its nodes', whatever is said of lanes
+LEAST_NODES_SHARE = 0.1
 #: numbers of nodes for which seconds are worked out at once, at least
 LEAST_CURVE = 48
 #: numbers of nodes that make a column worth keeping, and steps seen of each
@@ -50,7 +53,9 @@ class _Bucket:
 
 
 class CostCurve:
-    """Seconds of a step by the nodes of all its trees together: straight lines between what was seen.
+    """Seconds of a step of one lane by the nodes of its tree: straight lines between what was seen.
+
+    Steps of several lanes take `beside` in addition, and the nodes of all their trees count together.
 
     Beyond the largest number seen the last slope goes on; with one number seen nothing is known of a slope, and more
     nodes are taken to be free: so they are tried, and then it is known. Costs never fall with the number.
@@ -61,6 +66,7 @@ class CostCurve:
 
     def __init__(self, table: CostTable | None = None) -> None:
         self.table = table
+        self._lanes = LaneCost()
         self._trust = TABLE_STEPS
         self._buckets: dict[int, _Bucket] = {}
         self._ratios: deque[float] = deque(maxlen=REMEMBERED)  # of the latest steps to the table
@@ -68,26 +74,30 @@ class CostCurve:
         self._curve: list[float] | None = None
         self._curve_context = 0.0
 
-    def learn(self, nodes: int, seconds: float, context: float = 0.0) -> None:
+    def learn(self, nodes: int, seconds: float, context: float = 0.0, lanes: int = 1) -> None:
         """Books one step.
 
         Args:
             nodes: of all trees.
             seconds: it took.
             context: committed tokens of a lane; only a table knows what to do with it.
+            lanes: that took part.
         """
         self._step += 1
+        key = round(PER_DOUBLING * math.log2(nodes))
+        self._lanes.learn(key, lanes, nodes, seconds)
+        seconds = max(seconds - self.beside(lanes), LEAST_NODES_SHARE * seconds)
         value, remembered = seconds, REMEMBERED
         if self.table is not None:
             ratio = seconds / self.table.seconds(nodes, context)
             self._ratios.append(ratio)
             value, remembered = ratio / self._level, REMEMBERED_SHAPE
-        bucket = self._buckets.setdefault(round(PER_DOUBLING * math.log2(nodes)), _Bucket(deque(maxlen=remembered)))
+        bucket = self._buckets.setdefault(key, _Bucket(deque(maxlen=remembered)))
         bucket.steps.append((nodes, value))
         bucket.last = self._step
-        old = [key for key, kept in self._buckets.items() if self._step - kept.last > FORGOTTEN_AFTER]
-        for key in old:
-            del self._buckets[key]
+        old = [number for number, kept in self._buckets.items() if self._step - kept.last > FORGOTTEN_AFTER]
+        for forgotten in old:
+            del self._buckets[forgotten]
         self._curve = None
 
     @property
@@ -102,6 +112,10 @@ class CostCurve:
         self._buckets.clear()
         self._ratios.clear()
         self._curve = None
+
+    def beside(self, lanes: int) -> float:
+        """What a step of so many lanes takes more than one of a single lane with as many nodes."""
+        return self._lanes.seconds(lanes)
 
     def seconds(self, nodes: float, context: float = 0.0) -> float:
         """Estimate for a step of so many nodes; 1 before anything is known."""

@@ -186,7 +186,7 @@ class SharedBudget:
         del gains[max(0, self.step_nodes - lanes) :]
         if not gains:
             return gains
-        seconds = self.curve.profile(lanes + len(gains), self._context)[lanes - 1 :]
+        seconds = self.curve.profile(lanes + len(gains), self._context)[lanes - 1 :] + self.curve.beside(lanes)
         speed = self._tokens / self._plain_steps if self._plain_steps else 1.0
         rate = max(1.0, speed) * lanes / seconds[0]
         worth = np.cumsum([0.0, *(gain for gain, _, _ in gains)]) - rate * seconds
@@ -203,7 +203,7 @@ class SharedBudget:
     ) -> None:
         """What the step's trees gave and cost; arguments in the order of the lanes."""
         nodes = sum(len(draft.tree) for draft in drafts)
-        self.curve.learn(nodes, seconds.total - seconds.draft, self._context)
+        self.curve.learn(nodes, seconds.total - seconds.draft, self._context, len(lanes))
         self._keep_column()
         if not self._has_asked:
             return  # nobody was to be drafted for: that says nothing about what drafts are worth
@@ -234,13 +234,17 @@ class SharedBudget:
             nodes.append(float(len(lanes) + sum(len(cut.within(size)) - 1 for cut, _ in told)))
         self._choice.learn(tokens, nodes, any(_is_promising(*one) for one in told))
         self._tokens = MEMORY * self._tokens + tokens[-1] / len(lanes)
-        plain = self.curve.seconds(len(lanes), self._context)
+        plain = self._forward_seconds(len(lanes))
         self._plain_steps = MEMORY * self._plain_steps + self._step_seconds(self._chosen, nodes[-1]) / plain
 
     def _step_seconds(self, ceiling: int, nodes: float) -> float:
         """A step that drafts under a ceiling and verifies so many nodes."""
         asked = min(ceiling * len(self._asked), max(self.step_nodes, len(self._asked)))
-        return self.curve.seconds(nodes, self._context) + self._drafting.seconds(max(1, asked))
+        return self._forward_seconds(nodes) + self._drafting.seconds(max(1, asked))
+
+    def _forward_seconds(self, nodes: float) -> float:
+        """A step of all lanes that verifies so many nodes, without drafting."""
+        return self.curve.seconds(nodes, self._context) + self.curve.beside(len(self._asked))
 
     def _given(self, cut: _Cut, verdict: Verdict, size: int) -> float:
         """Accepted nodes below ``size``.

@@ -26,7 +26,7 @@ class StatedCost(CostCurve):
         super().__init__()
         self._share = NODE_SHARE.get(device_type, OTHER_SHARE)
 
-    def learn(self, nodes: int, seconds: float, context: float = 0.0) -> None:
+    def learn(self, nodes: int, seconds: float, context: float = 0.0, lanes: int = 1) -> None:
         """Nothing to learn."""
 
     def column(self, context: int) -> None:

@@ -77,8 +77,8 @@ static void scale_scores(const task *t, int64_t count) {
 static void hide_far(const task *t, int64_t first, int64_t count) {
     const call *c = t->c;
     int64_t length = c->committed[t->b];
-    for (int64_t m = 0; m < c->group * c->width; m++) {
-        int64_t nearest = length + c->depth[t->b * c->width + m % c->width] - c->window + 1; /* least visible position */
+    for (int64_t m = 0; m < c->group * t->nodes; m++) {
+        int64_t nearest = length + c->depth[t->b * c->width + m % t->nodes] - c->window + 1; /* least visible position */
         for (int64_t i = 0; i < count && first + i < nearest; i++) t->s.scores[i * t->queries + m] = -__builtin_inff();
     }
 }
@@ -88,13 +88,13 @@ static void hide_strangers(const task *t, int64_t first, int64_t count) {
     const call *c = t->c;
     for (int64_t i = 0; i < count; i++)
         for (int64_t g = 0; g < c->group; g++) {
-            float *scores = t->s.scores + i * t->queries + g * c->width;
+            float *scores = t->s.scores + i * t->queries + g * t->nodes;
             int64_t column = first + i;
             if (c->bias) {
                 const float *bias = c->bias + (t->b * c->columns + column) * c->width;
-                for (int64_t n = 0; n < c->width; n++) scores[n] += bias[n];
+                for (int64_t n = 0; n < t->nodes; n++) scores[n] += bias[n];
             } else {
-                for (int64_t n = 0; n < c->width; n++)
+                for (int64_t n = 0; n < t->nodes; n++)
                     if (n < column || (c->window && n - column >= c->window)) scores[n] = -__builtin_inff();
             }
         }
@@ -184,7 +184,7 @@ static void mix(const task *t, int64_t row, int64_t count, int64_t padded_count)
 #endif
         p.a = (const int32_t *)t->s.weights;
         p.steps = padded_count / 2;
-        multiply(p, c->group * c->width, width, 1, 1);
+        multiply(p, c->group * t->nodes, width, 1, 1);
         return;
     }
     if (c->dtype == FLOAT32 && c->value_dim == width) {
@@ -198,7 +198,7 @@ static void mix(const task *t, int64_t row, int64_t count, int64_t padded_count)
     }
     p.a = (const int32_t *)t->s.scores;
     p.steps = count;
-    multiply(p, c->group * c->width, width, 1, 0);
+    multiply(p, c->group * t->nodes, width, 1, 0);
 }
 
 static void absorb(const task *t, int64_t row, int64_t position, int64_t column, int64_t count) {
@@ -217,8 +217,9 @@ static void absorb(const task *t, int64_t row, int64_t position, int64_t column,
 static int run_task(const call *c, int64_t number, int tiles) {
     int64_t part = number % c->parts, pair = number / c->parts;
     task t = {.c = c, .b = pair / c->kv_heads, .kv_head = pair % c->kv_heads};
-    int64_t item = item_size(c);
-    t.queries = padded(c->group * c->width, 16);
+    int64_t item = item_size(c), most = padded(c->group * c->width, 16);
+    t.nodes = c->nodes[t.b]; /* padding is not computed */
+    t.queries = padded(c->group * t.nodes, 16);
     t.value_width = padded(c->value_dim, 16);
 #if defined(__AVX512BF16__)
     t.pairs = c->dtype == BFLOAT16;
@@ -227,9 +228,9 @@ static int run_task(const call *c, int64_t number, int tiles) {
     t.depth_words = t.pairs ? padded(c->dim, t.tiles ? 32 : 2) / 2 : c->dim;
     t.key = c->key + item * (t.b * c->key_strides[0] + t.kv_head * c->key_strides[1]);
     t.value = c->value + item * (t.b * c->value_strides[0] + t.kv_head * c->value_strides[1]);
-    t.mixed = c->mixed + number * t.queries * t.value_width;
-    t.largest = c->largest + number * t.queries;
-    t.total = c->total + number * t.queries;
+    t.mixed = c->mixed + number * most * t.value_width;
+    t.largest = c->largest + number * most;
+    t.total = c->total + number * most;
 
     size_t sizes[6] = {t.depth_words * t.queries, BLOCK * t.queries,       BLOCK / 2 * t.queries,
                        BLOCK / 2 * t.queries,     BLOCK * t.depth_words, BLOCK * t.value_width};
@@ -257,9 +258,10 @@ static int run_task(const call *c, int64_t number, int tiles) {
     int64_t begin = first + part * share, end = begin + share < length ? begin + share : length;
     int64_t block = t.pairs && t.queries <= 96 ? BLOCK : t.pairs ? BLOCK / 2 : BLOCK / 4;
     for (int64_t at = begin; at < end; at += block) absorb(&t, at, at, -1, end - at < block ? end - at : block);
+    int64_t columns = c->columns - c->width + t.nodes; /* those behind are padding */
     if (part == c->parts - 1)
-        for (int64_t at = 0; at < c->columns; at += block)
-            absorb(&t, c->column_row + at, 0, at, c->columns - at < block ? c->columns - at : block);
+        for (int64_t at = 0; at < columns; at += block)
+            absorb(&t, c->column_row + at, 0, at, columns - at < block ? columns - at : block);
 #if defined(HAS_AMX)
     if (t.tiles) _tile_release();
 #endif
@@ -269,14 +271,14 @@ static int run_task(const call *c, int64_t number, int tiles) {
 /* the parts of one key/value head of one sequence, weighed and written */
 static void merge(const call *c, int64_t pair) {
     int64_t queries = padded(c->group * c->width, 16), value_width = padded(c->value_dim, 16);
-    int64_t b = pair / c->kv_heads, item = item_size(c);
-    for (int64_t m = 0; m < c->group * c->width; m++) {
-        int64_t head = pair % c->kv_heads * c->group + m / c->width, node = m % c->width;
-        char *out = c->output + item * ((b * c->kv_heads * c->group + head) * c->width + node) * c->value_dim;
-        if (node >= c->nodes[b]) {
-            memset(out, 0, item * c->value_dim);
-            continue;
-        }
+    int64_t b = pair / c->kv_heads, heads = c->kv_heads * c->group, first_head = pair % c->kv_heads * c->group;
+    int64_t nodes = c->nodes[b], first = c->starts ? c->starts[b] : b * c->width;
+    int64_t bytes = item_size(c) * c->value_dim;
+    for (int64_t node = nodes; !c->starts && node < c->width; node++) /* padding */
+        memset(c->output + ((first + node) * heads + first_head) * bytes, 0, c->group * bytes);
+    for (int64_t m = 0; m < c->group * nodes; m++) {
+        int64_t head = first_head + m / nodes;
+        char *out = c->output + ((first + m % nodes) * heads + head) * bytes;
         float largest = c->sinks ? c->sinks[head] : LEAST, total = 0;
         for (int64_t part = 0; part < c->parts; part++) {
             float one = c->largest[(pair * c->parts + part) * queries + m];

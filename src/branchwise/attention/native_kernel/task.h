@@ -11,11 +11,12 @@
 /* native.py's _Call, field by field */
 typedef struct {
     const char *query, *key, *value;
-    char *output;            /* [B, H, N, Dv] */
+    char *output;            /* [rows, H, Dv]: B x N rows, or those of the real nodes alone */
     float *mixed;            /* [tasks, M, Dv padded] */
     float *largest, *total;  /* [tasks, M], base 2 */
     const float *bias;       /* [B, T, N]: 0 for a column that a node sees, else -inf; NULL for chains */
     const int32_t *nodes, *depth, *committed; /* [B], [B, N], [B] */
+    const int32_t *starts;   /* [B]: row of each sequence's root in queries and output that hold real nodes alone, or NULL */
     const float *sinks;      /* [H] or NULL */
     int64_t query_strides[3], key_strides[3], value_strides[3]; /* batch, head, row; in elements */
     int64_t batch, kv_heads, group, width, columns, column_row, dim, value_dim, window, parts, dtype, threads;
@@ -49,7 +50,7 @@ static float *reserve(size_t floats) {
 
 typedef struct {
     const call *c;
-    int64_t b, kv_head, queries, value_width, depth_words; /* queries M padded; value_width Dv padded */
+    int64_t b, kv_head, nodes, queries, value_width, depth_words; /* queries: M = group x nodes, padded; value_width Dv padded */
     int pairs, tiles;
     const char *key, *value;
     float *mixed, *largest, *total;
@@ -58,13 +59,14 @@ typedef struct {
 
 static const char *query_row(const task *t, int64_t m) {
     const call *c = t->c;
-    int64_t head = t->kv_head * c->group + m / c->width, node = m % c->width;
-    return c->query + item_size(c) * (t->b * c->query_strides[0] + head * c->query_strides[1] + node * c->query_strides[2]);
+    int64_t head = t->kv_head * c->group + m / t->nodes, node = m % t->nodes;
+    int64_t first = c->starts ? c->starts[t->b] * c->query_strides[2] : t->b * c->query_strides[0];
+    return c->query + item_size(c) * (first + head * c->query_strides[1] + node * c->query_strides[2]);
 }
 
 static void pack_queries(task *t) {
     const call *c = t->c;
-    int64_t rows = c->group * c->width, words = t->depth_words;
+    int64_t rows = c->group * t->nodes, words = t->depth_words;
 #if defined(__AVX512F__)
     if (words % 16 == 0 && c->dim * item_size(c) == 4 * words && (t->pairs || c->dtype == FLOAT32)) {
         static const float zeros[16];
