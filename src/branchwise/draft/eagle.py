@@ -26,7 +26,7 @@ from .eagle_load import load_eagle_head
 from .expand import Expansion
 from .head_lanes import CHUNK, CommittedRows, HeadLanes
 from .protocol import DraftContext, StepRecord
-from .top_tokens import top_tokens
+from .top_tokens import top_logits
 
 #: candidates of one node: token and log-probability given the node
 Candidates = list[tuple[int, float]]
@@ -206,10 +206,9 @@ class EagleDrafter:
         """What may follow every node that was just run, in frontier order: one selection for all lanes."""
         head = self.head
         logits = head.logits(torch.cat(list(hidden.values())))  # [all frontiers, draft vocabulary]
-        values, tokens = top_tokens(logits, min(self.width, logits.shape[1]))
-        # rounding must not make a child likelier than its parent
-        logp = (values - _log_totals(logits, values[:, :1])).clamp_(max=0.0).tolist()
-        ids = (tokens if head.target_ids is None else head.target_ids[tokens]).tolist()
+        top = top_logits(logits, min(self.width, logits.shape[1]))
+        logp = top.log_probabilities().tolist()
+        ids = (top.tokens if head.target_ids is None else head.target_ids[top.tokens]).tolist()
         if any(isnan(row[0]) for row in logp):
             raise ValueError("the head's probabilities are not numbers")
         children, at = {}, 0
@@ -219,15 +218,6 @@ class EagleDrafter:
             if contexts[i].grammar is not None:
                 children[i] = _legal(children[i], expansions[i], contexts[i])
         return children
-
-
-def _log_totals(logits: Tensor, largest: Tensor) -> Tensor:
-    """Logarithms ``[N, 1]`` of the sums of the exponentials of ``[N, V]``, of whose rows ``largest`` is known."""
-    wide = torch.promote_types(logits.dtype, torch.float32)
-    # what is too small for the sum to notice is made no smaller: laws of sharp heads would be full of denormal numbers,
-    # which processors are slow with
-    powers = (logits.to(wide) - largest).clamp_(min=-80.0).exp_()
-    return powers.sum(dim=1, keepdim=True).log_().add_(largest)
 
 
 def _legal(rows: Sequence[Candidates], expansion: Expansion, context: DraftContext) -> list[Candidates]:

@@ -22,7 +22,6 @@ import heapq
 from collections.abc import Iterator, Sequence
 from math import exp, isfinite
 
-import torch
 from torch import Tensor
 
 from ..tree import TokenTree
@@ -30,7 +29,7 @@ from ..verify.proposal import DraftTree
 from .best_first import Candidate, Path, check_budget, grow
 from .grammar import within_grammar
 from .protocol import DraftContext
-from .top_tokens import top_tokens
+from .top_tokens import top_logits, top_tokens
 
 #: ranks fetched per position at first. A tree of 32 nodes over a trained head's marginals mostly needs fewer; a
 #: position that turns out flat is fetched again, twice as far
@@ -101,14 +100,14 @@ def marginals_of(logits: Tensor, token_ids: Sequence[int] | None = None) -> list
     """
     lanes, depth, vocab_size = logits.shape
     rows = logits.reshape(lanes * depth, vocab_size)
-    values, tokens = top_tokens(rows, min(FIRST_RANKS, vocab_size))  # [L * D, k]
-    totals = torch.logsumexp(rows if rows.dtype == torch.float64 else rows.float(), dim=1).tolist()
+    top = top_logits(rows, min(FIRST_RANKS, vocab_size))  # [L * D, k]
+    totals = top.totals[:, 0].tolist()
     if not all(map(isfinite, totals)):
         lane, position = divmod(next(i for i, total in enumerate(totals) if not isfinite(total)), depth)
         raise ValueError(f"the drafter's logits are not finite (position {position} of lane {lane})")
     ranked = [
         [(token, _probability(value, total)) for value, token in zip(*row, strict=True)]
-        for *row, total in zip(values.tolist(), tokens.tolist(), totals, strict=True)
+        for *row, total in zip(top.values.tolist(), top.tokens.tolist(), totals, strict=True)
     ]
     return [
         Marginals(logits[lane], totals[at : at + depth], ranked[at : at + depth], token_ids)

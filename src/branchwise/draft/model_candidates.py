@@ -13,7 +13,7 @@ from torch import Tensor
 from ..verify.grammar_state import GrammarState
 from .best_first import Path
 from .expand import Forced
-from .top_tokens import top_tokens
+from .top_tokens import top_logits
 
 #: at most so many forced tokens are followed without asking the model
 FORCED_RUN = 16
@@ -34,10 +34,9 @@ def likeliest(
     """
     if any(grammar is not None for grammar, _ in places):
         logits = _legal_only(logits, places)
-    values, tokens = top_tokens(logits, min(width, logits.shape[1]))
-    total = torch.logsumexp(logits if logits.dtype == torch.float64 else logits.float(), dim=1, keepdim=True)
-    logp = (values - total).clamp(max=0.0).tolist()
-    return [_finite(*row) for row in zip(tokens.tolist(), logp, strict=True)]
+    top = top_logits(logits, min(width, logits.shape[1]))
+    logp = top.log_probabilities().tolist()
+    return [_finite(*row) for row in zip(top.tokens.tolist(), logp, strict=True)]
 
 
 def _legal_only(logits: Tensor, places: Sequence[tuple[GrammarState | None, Path]]) -> Tensor:

@@ -1,9 +1,13 @@
-"""The k largest logits of many rows over a large vocabulary, cheaply. Knows tensors only."""
+"""The k largest logits of many rows over a large vocabulary, and what they sum to, cheaply. Knows tensors only."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+
+from .top_native import native_top
 
 #: entries that share one maximum in the first stage; at 32 to 128 both stages are cheap
 BLOCK = 32
@@ -11,13 +15,49 @@ BLOCK = 32
 SMALL_VOCABULARY = 4096
 
 
+class TopLogits(NamedTuple):
+    """The k largest of every row of ``[N, V]``; floats are float32, or float64 for float64 logits.
+
+    Attributes:
+        values: ``[N, k]``, largest first.
+        tokens: ``[N, k]``, their indices.
+        totals: ``[N, 1]``, logarithm of the sum of the exponentials of the whole row.
+    """
+
+    values: Tensor
+    tokens: Tensor
+    totals: Tensor
+
+    def log_probabilities(self) -> Tensor:
+        """Of the k, ``[N, k]``: at most 0 whatever rounding made of the difference, so no child beats its parent."""
+        return (self.values - self.totals).clamp_(max=0.0)
+
+
+def top_logits(logits: Tensor, k: int) -> TopLogits:
+    """`top_tokens`, and the total of every row; that of a row with NaN or infinity, or all minus infinity, is NaN.
+
+    Args:
+        logits: ``[N, V]``.
+        k: at most V.
+    """
+    found = native_top(logits, k, totals=True)
+    if found is not None:
+        return TopLogits(*found)
+    values, tokens = _in_stages(logits, k)
+    values = values.to(torch.promote_types(logits.dtype, torch.float32))
+    return TopLogits(values, tokens, _log_totals(logits, values[:, :1]))
+
+
+def _log_totals(logits: Tensor, largest: Tensor) -> Tensor:
+    """Logarithms ``[N, 1]`` of the sums of the exponentials of ``[N, V]``, of whose rows ``largest`` is known."""
+    # what is too small for the sum to notice is made no smaller: laws of sharp models would be full of denormal
+    # numbers, which processors are slow with
+    powers = (logits.to(largest.dtype) - largest).clamp_(min=-80.0).exp_()
+    return powers.sum(dim=1, keepdim=True).log_().add_(largest)
+
+
 def top_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Values and indices of the ``k`` largest entries of every row, largest first; exactly ``torch.topk`` up to ties.
-
-    ``torch.topk`` sorts its way through the whole row: 0.25 ms a row at 49,152 entries, more than a draft may cost. Two
-    stages read each row once instead. Block b holds the entries b, b + B, b + 2B, ..., so that the maxima of all blocks
-    are one vectorised pass over contiguous rows. At least k entries are as large as the k-th largest block maximum, so
-    no entry outside the k blocks of largest maxima is needed.
 
     Args:
         logits: ``[N, V]``.
@@ -25,6 +65,21 @@ def top_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Returns:
         ``[N, k]`` values and ``[N, k]`` indices.
+    """
+    found = native_top(logits, k, totals=False)
+    if found is not None:
+        values, tokens, _ = found
+        return values.to(logits.dtype), tokens
+    return _in_stages(logits, k)
+
+
+def _in_stages(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`top_tokens` in torch.
+
+    ``torch.topk`` sorts its way through the whole row: 0.25 ms a row at 49,152 entries, more than a draft may cost. Two
+    stages read each row once instead. Block b holds the entries b, b + B, b + 2B, ..., so that the maxima of all blocks
+    are one vectorised pass over contiguous rows. At least k entries are as large as the k-th largest block maximum, so
+    no entry outside the k blocks of largest maxima is needed.
     """
     rows, vocab_size = logits.shape
     blocks = vocab_size // BLOCK
