@@ -26,7 +26,7 @@ from .eagle_load import load_eagle_head
 from .expand import Expansion
 from .head_lanes import CHUNK, CommittedRows, HeadLanes
 from .protocol import DraftContext, StepRecord
-from .top_tokens import top_logits
+from .top_tokens import likeliest_tokens
 
 #: candidates of one node: token and log-probability given the node
 Candidates = list[tuple[int, float]]
@@ -69,6 +69,7 @@ class EagleDrafter:
         self.width = width
         self.feature_layers = tuple(sorted(set(head.feature_layers)))  # small targets: one layer may count twice
         self._lanes = HeadLanes(head, attention)
+        self._target_ids = None if head.target_ids is None else head.target_ids.tolist()
 
     @classmethod
     def load(
@@ -204,17 +205,16 @@ class EagleDrafter:
         self, hidden: dict[int, Tensor], expansions: Sequence[Expansion], contexts: Sequence[DraftContext]
     ) -> dict[int, list[Candidates]]:
         """What may follow every node that was just run, in frontier order: one selection for all lanes."""
-        head = self.head
-        logits = head.logits(torch.cat(list(hidden.values())))  # [all frontiers, draft vocabulary]
-        top = top_logits(logits, min(self.width, logits.shape[1]))
-        logp = top.log_probabilities().tolist()
-        ids = (top.tokens if head.target_ids is None else head.target_ids[top.tokens]).tolist()
-        if any(isnan(row[0]) for row in logp):
+        frontiers = list(hidden.values())
+        together = torch.cat(frontiers) if len(frontiers) > 1 else frontiers[0]
+        logits = self.head.logits(together)  # [all frontiers, draft vocabulary]
+        likeliest = likeliest_tokens(logits, min(self.width, logits.shape[1]), self._target_ids)
+        if any(isnan(row[0][1]) for row in likeliest):
             raise ValueError("the head's probabilities are not numbers")
         children, at = {}, 0
-        for i, rows in hidden.items():
-            children[i] = [list(zip(ids[r], logp[r], strict=True)) for r in range(at, at + len(rows))]
-            at += len(rows)
+        for i, frontier in hidden.items():
+            children[i] = likeliest[at : at + len(frontier)]
+            at += len(frontier)
             if contexts[i].grammar is not None:
                 children[i] = _legal(children[i], expansions[i], contexts[i])
         return children

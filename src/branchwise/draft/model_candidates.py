@@ -13,7 +13,7 @@ from torch import Tensor
 from ..verify.grammar_state import GrammarState
 from .best_first import Path
 from .expand import Forced
-from .top_tokens import top_logits
+from .top_tokens import likeliest_tokens
 
 #: at most so many forced tokens are followed without asking the model
 FORCED_RUN = 16
@@ -34,9 +34,7 @@ def likeliest(
     """
     if any(grammar is not None for grammar, _ in places):
         logits = _legal_only(logits, places)
-    top = top_logits(logits, min(width, logits.shape[1]))
-    logp = top.log_probabilities().tolist()
-    return [_finite(*row) for row in zip(top.tokens.tolist(), logp, strict=True)]
+    return [_finite(row) for row in likeliest_tokens(logits, min(width, logits.shape[1]))]
 
 
 def _legal_only(logits: Tensor, places: Sequence[tuple[GrammarState | None, Path]]) -> Tensor:
@@ -50,9 +48,9 @@ def _legal_only(logits: Tensor, places: Sequence[tuple[GrammarState | None, Path
     return logits
 
 
-def _finite(tokens: Sequence[int], logp: Sequence[float]) -> list[tuple[int, float]]:
+def _finite(candidates: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """Candidates that can be drafted at all: not those that a grammar forbids, nor those of NaN."""
-    return [(token, value) for token, value in zip(tokens, logp, strict=True) if value > -torch.inf]
+    return [candidate for candidate in candidates if candidate[1] > -torch.inf]
 
 
 def forced_by(grammar: GrammarState | None) -> Forced | None:

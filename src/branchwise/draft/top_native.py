@@ -7,6 +7,7 @@ and for whatever the kernel does not take, torch does the work.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from functools import cache
 from pathlib import Path
 
@@ -19,35 +20,32 @@ _SOURCE = Path(__file__).parent / "top_kernel" / "top.c"
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 #: entries that are inserted one by one, each past those it beats; torch sorts more of them faster
 _MOST = 64
-_BLOCK = 256
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 
 
-def native_top(logits: Tensor, k: int, *, totals: bool) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    """Values float32 ``[N, k]`` and indices ``[N, k]`` of the k largest of ``logits [N, V]``, and `log_totals`.
-
-    Of entries that tie, those with smaller indices come first.
+def native_top(logits: Tensor, k: int, *, as_log_probabilities: bool) -> tuple[array[float], array[int]] | None:
+    """The k largest entries of every row of ``[N, V]``.
 
     Args:
         logits: ``[N, V]``.
         k: 1 to V.
-        totals: whether the logarithms ``[N, 1]`` of the sums of the rows' exponentials are wanted.
+        as_log_probabilities: whether to give those instead of the logits; at most 0.
 
     Returns:
-        None where the kernel has no answer: other devices and dtypes, large k, NaN, sums that are not finite, no
-        compiler.
+        ``[N * k]`` values and ``[N * k]`` indices; of entries that tie, those with smaller indices come first. None
+        where the kernel has no answer: other devices and dtypes, large k, NaN, no compiler, and log-probabilities of a
+        row without a finite sum.
     """
-    if logits.device.type != "cpu" or logits.dtype not in _DTYPES or not 1 <= k <= _MOST or not len(logits):
+    rows, width = logits.shape
+    if not (logits.is_cpu and logits.dtype in _DTYPES and 1 <= k <= _MOST and rows):
         return None
     library = top_kernel().library
     if library is None:
         return None
-    logits = logits if logits.stride(1) == 1 else logits.contiguous()
-    rows, width = logits.shape
-    values = torch.empty(rows, k, dtype=torch.float32)
-    tokens = torch.empty(rows, k, dtype=torch.int64)
-    sums = torch.empty(rows, 1, dtype=torch.float32) if totals else None
-    work = torch.empty(rows * -(-width // _BLOCK), dtype=torch.float32)
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    # arrays of Python: tensors of so few numbers take longer to make and to read
+    values, tokens = array("f", bytes(4 * rows * k)), array("q", bytes(8 * rows * k))
     failed = library.top_tokens(
         logits.data_ptr(),
         rows,
@@ -56,12 +54,11 @@ def native_top(logits: Tensor, k: int, *, totals: bool) -> tuple[Tensor, Tensor,
         k,
         _DTYPES[logits.dtype],
         torch.get_num_threads(),
-        values.data_ptr(),
-        tokens.data_ptr(),
-        None if sums is None else sums.data_ptr(),
-        work.data_ptr(),
+        as_log_probabilities,
+        values.buffer_info()[0],
+        tokens.buffer_info()[0],
     )
-    return None if failed else (values, tokens, sums)
+    return None if failed else (values, tokens)
 
 
 @cache
@@ -69,5 +66,5 @@ def top_kernel() -> Kernel:
     """Compiles the kernel if need be, and loads it; once per process."""
     kernel = load_kernel(_SOURCE)
     if kernel.library is not None:
-        kernel.library.top_tokens.argtypes = (_ADDRESS, *[_NUMBER] * 6, *[_ADDRESS] * 4)
+        kernel.library.top_tokens.argtypes = (_ADDRESS, *[_NUMBER] * 7, *[_ADDRESS] * 2)
     return kernel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,39 +13,31 @@ from .top_native import native_top
 BLOCK = 32
 #: below this many entries per row one plain ``topk`` is as fast
 SMALL_VOCABULARY = 4096
+_FOUND = (torch.float32, torch.int64)
 
 
-class TopLogits(NamedTuple):
-    """The k largest of every row of ``[N, V]``; floats are float32, or float64 for float64 logits.
+def likeliest_tokens(logits: Tensor, k: int, token_ids: Sequence[int] | None = None) -> list[list[tuple[int, float]]]:
+    """Of every row the k tokens of largest probability and their log-probabilities, the likeliest first.
 
-    Attributes:
-        values: ``[N, k]``, largest first.
-        tokens: ``[N, k]``, their indices.
-        totals: ``[N, 1]``, logarithm of the sum of the exponentials of the whole row.
-    """
-
-    values: Tensor
-    tokens: Tensor
-    totals: Tensor
-
-    def log_probabilities(self) -> Tensor:
-        """Of the k, ``[N, k]``: at most 0 whatever rounding made of the difference, so no child beats its parent."""
-        return (self.values - self.totals).clamp_(max=0.0)
-
-
-def top_logits(logits: Tensor, k: int) -> TopLogits:
-    """`top_tokens`, and the total of every row; that of a row with NaN or infinity, or all minus infinity, is NaN.
+    Those are at most 0: rounding must not make a child likelier than its parent. They are NaN in a row with NaN or
+    infinity, or of minus infinity only.
 
     Args:
         logits: ``[N, V]``.
         k: at most V.
+        token_ids: the token of each of the V entries; None when they are the same.
     """
-    found = native_top(logits, k, totals=True)
-    if found is not None:
-        return TopLogits(*found)
+    logp, tokens = native_top(logits, k, as_log_probabilities=True) or _log_probabilities(logits, k)
+    pairs = list(zip(tokens if token_ids is None else map(token_ids.__getitem__, tokens), logp, strict=True))
+    return [pairs[at : at + k] for at in range(0, len(pairs), k)]
+
+
+def _log_probabilities(logits: Tensor, k: int) -> tuple[Sequence[float], Sequence[int]]:
+    """`native_top` in torch."""
     values, tokens = _in_stages(logits, k)
     values = values.to(torch.promote_types(logits.dtype, torch.float32))
-    return TopLogits(values, tokens, _log_totals(logits, values[:, :1]))
+    logp = (values - _log_totals(logits, values[:, :1])).clamp_(max=0.0)
+    return logp.flatten().tolist(), tokens.flatten().tolist()
 
 
 def _log_totals(logits: Tensor, largest: Tensor) -> Tensor:
@@ -66,10 +58,10 @@ def top_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     Returns:
         ``[N, k]`` values and ``[N, k]`` indices.
     """
-    found = native_top(logits, k, totals=False)
+    found = native_top(logits, k, as_log_probabilities=False)
     if found is not None:
-        values, tokens, _ = found
-        return values.to(logits.dtype), tokens
+        values, tokens = (torch.frombuffer(part, dtype=dtype) for part, dtype in zip(found, _FOUND, strict=True))
+        return values.to(logits.dtype).view(-1, k), tokens.view(-1, k)
     return _in_stages(logits, k)
 
 

@@ -1,135 +1,164 @@
-/* The k largest entries of rows of logits, and the logarithm of the sum of each row's exponentials.
+/* The k largest entries of rows of logits, as logits or as log-probabilities.
  *
- * Knows addresses and formats; shapes and errors are top_native.py's. A row is cut into blocks of neighbours:
+ * Knows addresses and formats; shapes and errors are top_native.py's. A task is one part of one row, and a thread takes
+ * the same parts of all rows, which are those it has in its cache when it computed them. Within a part:
  *
- *     largest[b]   the largest entry of block b, one pass over the row
- *     floor        the k-th largest of these: at least k entries are as large, so no block below it holds any of the k
- *     values       the k largest entries of the other blocks (k of them, unless there are ties), kept in order
- *     total        largest + log(sum exp(entry - largest)), a second pass: float32 within a block, double across
+ *     chunk        | vector 0 | vector 1 | ... | vector 31 |
+ *     column       lane j of all 32 vectors; most[j] is its largest entry
+ *     floor        the k-th largest of all columns: at least k entries are as large, so no column below it holds any of
+ *                  the k, and no more than k columns are read again (unless there are ties)
+ *     sum          of exp(entry - largest of the part), float32 within a chunk, double across
  *
- * Of entries that tie, those with smaller numbers are larger.
+ * Of entries that tie, those with smaller numbers count as larger.
  */
 #include <math.h>
+#include <stdlib.h>
 
 #include "vectors.h"
 
-#define BLOCK 256
-#define VECTORS (BLOCK / LANES)
+#define VECTORS 32
+#define CHUNK (VECTORS * LANES)
+#define CHUNKS 16 /* of a part */
+#define PART (CHUNKS * CHUNK)
+#define MOST 64 /* largest k */
 #define LOG2_E 1.44269504f
 #define INFINITE __builtin_inff()
 
 typedef double dvec __attribute__((vector_size(8 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
-static inline __attribute__((always_inline)) vec load(const char *row, int64_t at, const int64_t dtype) {
+typedef struct {
+    int64_t count, tokens[MOST];
+    float values[MOST]; /* falling */
+    double sum;
+    int strange; /* holds a NaN */
+} part;
+
+static inline __attribute__((always_inline)) float entry(const char *row, int64_t at, const int64_t dtype) {
+    return dtype == FLOAT32 ? ((const float *)row)[at] : from_half(row + 2 * at, dtype);
+}
+
+/* entries [at, at + LANES) of a row of width entries, those beyond it as -inf */
+static inline __attribute__((always_inline)) vec load(const char *row, int64_t at, int64_t width, const int64_t dtype) {
+    vec out = splat(-INFINITE);
+    if (at + LANES > width) {
+        for (int64_t i = 0; at + i < width; i++) out[i] = entry(row, at + i, dtype);
+        return out;
+    }
     if (dtype == FLOAT32) return *(const vec *)(row + 4 * at);
     const halves *from = (const halves *)(row + 2 * at);
     if (dtype == BFLOAT16) return (vec)(__builtin_convertvector(*from, uvec) << 16);
 #if defined(__AVX512F__)
     return (vec)_mm512_cvtph_ps((__m256i)*from);
 #else
-    vec out;
-    for (int i = 0; i < LANES; i++) out[i] = from_half((const char *)from + 2 * i, FLOAT16);
+    for (int64_t i = 0; i < LANES; i++) out[i] = entry(row, at + i, dtype);
     return out;
 #endif
 }
 
-/* entries [first, first + BLOCK) of a row of width entries, those beyond it as -inf */
-static inline __attribute__((always_inline)) void load_block(vec *to, const char *row, int64_t first, int64_t width,
-                                                             const int64_t dtype) {
-    if (first + BLOCK <= width) {
-        for (int64_t i = 0; i < VECTORS; i++) to[i] = load(row, first + i * LANES, dtype);
-        return;
+static int beats(const part *p, int64_t at, float value, int64_t token) {
+    return value > p->values[at] || (value == p->values[at] && token < p->tokens[at]);
+}
+
+/* puts an entry among the k largest so far */
+static void insert(part *p, int64_t k, float value, int64_t token) {
+    if (p->count == k && !beats(p, k - 1, value, token)) return;
+    int64_t at = p->count < k ? p->count++ : k - 1;
+    for (; at > 0 && beats(p, at - 1, value, token); at--) {
+        p->values[at] = p->values[at - 1];
+        p->tokens[at] = p->tokens[at - 1];
     }
-    float *entry = (float *)to;
-    for (int64_t i = 0; i < BLOCK; i++)
-        if (first + i >= width) entry[i] = -INFINITE;
-        else if (dtype == FLOAT32) memcpy(entry + i, row + 4 * (first + i), 4);
-        else entry[i] = from_half(row + 2 * (first + i), dtype);
+    p->values[at] = value;
+    p->tokens[at] = token;
 }
 
-/* puts an entry among the count <= k largest so far, which fall; returns how many there are now */
-static int64_t insert(float *values, int64_t *tokens, int64_t count, int64_t k, float value, int64_t token) {
-    if (count == k && !(value > values[k - 1])) return count;
-    int64_t at = count < k ? count++ : k - 1;
-    for (; at > 0 && value > values[at - 1]; at--) values[at] = values[at - 1], tokens[at] = tokens[at - 1];
-    values[at] = value, tokens[at] = token;
-    return count;
-}
-
-/* the largest entry of every block; whether there is a NaN */
-static inline __attribute__((always_inline)) int find_largest(const char *row, int64_t width, float *largest,
-                                                              const int64_t dtype) {
+/* entries [first, last) of a row of width entries */
+static inline __attribute__((always_inline)) void do_part(part *p, const char *row, int64_t first, int64_t last,
+                                                          int64_t width, int64_t k, int sums, const int64_t dtype) {
+    float columns[CHUNKS * LANES];
+    int64_t chunks = (last - first + CHUNK - 1) / CHUNK;
     ivec strange = {0};
-    for (int64_t first = 0; first < width; first += BLOCK) {
-        vec block[VECTORS], most = splat(-INFINITE);
-        load_block(block, row, first, width, dtype);
+    for (int64_t c = 0; c < chunks; c++) {
+        vec most = splat(-INFINITE);
         for (int64_t i = 0; i < VECTORS; i++) {
-            strange |= (ivec)(block[i] != block[i]);
-            most = max_vec(block[i], most);
+            vec x = load(row, first + c * CHUNK + i * LANES, width, dtype);
+            strange |= (ivec)(x != x);
+            most = max_vec(x, most);
         }
-        float best = most[0];
-        for (int i = 1; i < LANES; i++) best = most[i] > best ? most[i] : best;
-        largest[first / BLOCK] = best;
+        *(vec *)(columns + c * LANES) = most;
     }
-    int any = 0;
-    for (int i = 0; i < LANES; i++) any |= strange[i];
-    return any != 0;
-}
-
-static inline __attribute__((always_inline)) float log_total(const char *row, int64_t width, float largest,
-                                                             const int64_t dtype) {
+    p->strange = 0;
+    for (int i = 0; i < LANES; i++) p->strange |= strange[i];
+    p->count = 0;
+    float floor = -INFINITE;
+    for (int64_t j = 0; j < chunks * LANES; j++) {
+        if (p->count == k && !(columns[j] > floor)) continue;
+        insert(p, k, columns[j], j);
+        if (p->count == k) floor = p->values[k - 1];
+    }
+    float largest = p->values[0];
+    p->count = 0;
+    for (int64_t j = 0; j < chunks * LANES; j++) {
+        if (!(columns[j] >= floor)) continue;
+        for (int64_t at = first + j / LANES * CHUNK + j % LANES, i = 0; i < VECTORS && at < last; i++, at += LANES) {
+            float value = entry(row, at, dtype);
+            if (!(value >= floor)) continue;
+            insert(p, k, value, at);
+            if (p->count == k) floor = p->values[k - 1];
+        }
+    }
+    p->sum = 0;
+    if (!sums || largest == -INFINITE) return;
     dvec total = {0};
-    for (int64_t first = 0; first < width; first += BLOCK) {
-        vec block[VECTORS], sum = {0};
-        load_block(block, row, first, width, dtype);
-        for (int64_t i = 0; i < VECTORS; i++) sum += exp2_vec((block[i] - largest) * LOG2_E, 0);
+    for (int64_t c = 0; c < chunks; c++) {
+        vec sum = {0};
+        for (int64_t i = 0; i < VECTORS; i++)
+            sum += exp2_vec((load(row, first + c * CHUNK + i * LANES, width, dtype) - largest) * LOG2_E, 0);
         total += __builtin_convertvector(sum, dvec);
     }
-    double all = 0;
-    for (int i = 0; i < LANES; i++) all += total[i];
-    return (float)(largest + log(all));
+    for (int i = 0; i < LANES; i++) p->sum += total[i];
 }
 
-/* one row; 0 if all went well, 1 if it holds a NaN, or a total is wanted and is infinite */
-static inline __attribute__((always_inline)) int do_row(const char *row, int64_t width, int64_t k, float *values,
-                                                        int64_t *tokens, float *total, float *largest,
-                                                        const int64_t dtype) {
-    int64_t blocks = (width + BLOCK - 1) / BLOCK, count = 0;
-    if (find_largest(row, width, largest, dtype)) return 1;
-    for (int64_t b = 0; b < blocks; b++) count = insert(values, tokens, count, k, largest[b], b);
-    float floor = count == k ? values[k - 1] : -INFINITE;
-    float most = values[0];
-    count = 0;
-    for (int64_t b = 0; b < blocks; b++) {
-        if (!(largest[b] >= floor)) continue;
-        vec block[VECTORS];
-        const float *entry = (const float *)block;
-        load_block(block, row, b * BLOCK, width, dtype);
-        int64_t end = width - b * BLOCK < BLOCK ? width - b * BLOCK : BLOCK;
-        for (int64_t i = 0; i < end; i++)
-            if (entry[i] >= floor) count = insert(values, tokens, count, k, entry[i], b * BLOCK + i);
+/* the parts of a row into one; 0 if all went well, 1 if there is a NaN or log-probabilities are asked of infinity */
+static int merge(const part *parts, int64_t count, int64_t step, int64_t k, int sums, float *values, int64_t *tokens) {
+    part all = {0};
+    for (int64_t n = 0; n < count; n++) {
+        const part *p = parts + n * step;
+        all.strange |= p->strange;
+        for (int64_t i = 0; i < p->count; i++) insert(&all, k, p->values[i], p->tokens[i]);
     }
-    if (!total) return 0;
-    if (most == INFINITE || most == -INFINITE) return 1;
-    *total = log_total(row, width, most, dtype);
+    float largest = all.values[0];
+    if (all.strange || (sums && (largest == INFINITE || largest == -INFINITE))) return 1;
+    for (int64_t n = 0; n < count && sums; n++) {
+        const part *p = parts + n * step;
+        if (p->sum > 0) all.sum += p->sum * exp((double)p->values[0] - largest);
+    }
+    double log_sum = sums ? log(all.sum) : 0;
+    for (int64_t i = 0; i < k; i++) {
+        tokens[i] = all.tokens[i];
+        values[i] = sums ? (float)((double)all.values[i] - largest - log_sum) : all.values[i];
+        if (sums && values[i] > 0) values[i] = 0; /* rounding must not make a child likelier than its parent */
+    }
     return 0;
 }
 
-/* logits [rows, width], rows stride bytes apart; largest [rows, blocks] to work in; totals [rows] or NULL */
+/* logits [rows, width], rows stride bytes apart; sums: whether values shall be log-probabilities */
 int top_tokens(const char *logits, int64_t rows, int64_t width, int64_t stride, int64_t k, int64_t dtype,
-               int64_t threads, float *values, int64_t *tokens, float *totals, float *largest) {
-    int64_t blocks = (width + BLOCK - 1) / BLOCK;
+               int64_t threads, int64_t sums, float *values, int64_t *tokens) {
+    int64_t count = (width + PART - 1) / PART;
+    part *parts = malloc(rows * count * sizeof(part));
+    if (!parts) return 1;
     int failed = 0;
-#pragma omp parallel for num_threads(threads) if (rows > 1) reduction(| : failed)
-    for (int64_t n = 0; n < rows; n++) {
-        const char *row = logits + n * stride;
-        float *total = totals ? totals + n : 0;
-        if (dtype == FLOAT32)
-            failed |= do_row(row, width, k, values + n * k, tokens + n * k, total, largest + n * blocks, FLOAT32);
-        else if (dtype == BFLOAT16)
-            failed |= do_row(row, width, k, values + n * k, tokens + n * k, total, largest + n * blocks, BFLOAT16);
-        else failed |= do_row(row, width, k, values + n * k, tokens + n * k, total, largest + n * blocks, FLOAT16);
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * count > 1)
+    for (int64_t n = 0; n < rows * count; n++) {
+        const char *row = logits + n % rows * stride;
+        int64_t first = n / rows * PART, last = first + PART < width ? first + PART : width;
+        if (dtype == FLOAT32) do_part(parts + n, row, first, last, width, k, sums, FLOAT32);
+        else if (dtype == BFLOAT16) do_part(parts + n, row, first, last, width, k, sums, BFLOAT16);
+        else do_part(parts + n, row, first, last, width, k, sums, FLOAT16);
     }
+    for (int64_t n = 0; n < rows; n++)
+        failed |= merge(parts + n, count, rows, k, sums, values + n * k, tokens + n * k);
+    free(parts);
     return failed;
 }
