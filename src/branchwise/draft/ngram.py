@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from .best_first import Path
 from .protocol import DraftContext, StepRecord
-from .source import Evidence, fast_evidence
+from .source import Evidence
 
 #: lengths of the suffixes that are looked up, longest first
 ORDERS = (8, 5, 3, 2, 1)
@@ -39,12 +39,6 @@ class NgramTrie:
     tail: tuple[int, ...] = ()
     seen: int = 0
 
-    def __post_init__(self) -> None:
-        #: per order, the shortest first: itself, the first kind of its evidence, and how to look a suffix up
-        self._look_ups = [
-            (order, index * KINDS, self.tables[index].get) for index, order in reversed([*enumerate(ORDERS)])
-        ]
-
     def extend(self, tokens: Sequence[int]) -> None:
         """Takes in tokens that follow those seen so far."""
         history = (*self.tail, *tokens)
@@ -57,25 +51,21 @@ class NgramTrie:
 
     def evidence(self, path: Path) -> list[Evidence]:
         """What followed every suffix of tail + path that was seen before, longest first."""
-        window = self.tail + path
+        window, tables = self.tail + path, self.tables
         length = len(window)
         found: list[Evidence] = []
-        once: dict[int, float] = {}
-        for order, first_kind, look_up in self._look_ups:
+        for index, order in _SHORT_FIRST:
             if order > length:
                 break
-            known = look_up(hash(window[length - order :]))
+            known = tables[index].get(hash(window[length - order :]))
             if known is None:
                 break  # what was not seen is no end of a longer suffix that was
-            if isinstance(known, int):
-                if known not in once:  # it mostly is, once a shorter suffix was seen once
-                    once = {known: 1.0}
-                known = fast_evidence(Evidence, (first_kind, once, 1.0))
-            found.append(known)
+            found.append(Evidence(index * KINDS, {known: 1.0}, 1.0) if isinstance(known, int) else known)
         found.reverse()
         return found
 
 
+_SHORT_FIRST = tuple(reversed([*enumerate(ORDERS)]))
 _WEIGHT = itemgetter(1)
 
 
@@ -84,11 +74,9 @@ def _count(table: dict[int, Continuations], first_kind: int, suffix: int, token:
     if known is None:
         table[suffix] = token
         return
-    if isinstance(known, int):
-        faded = {token: RECENCY + 1.0} if known == token else {token: 1.0, known: RECENCY}
-    else:
-        faded = {other: weight * RECENCY for other, weight in known.weights.items()}
-        faded[token] = faded.get(token, 0.0) + 1.0
+    weights = {known: 1.0} if isinstance(known, int) else known.weights
+    faded = {other: weight * RECENCY for other, weight in weights.items()}
+    faded[token] = faded.get(token, 0.0) + 1.0
     if len(faded) > 1:
         faded = dict(sorted(faded.items(), key=_WEIGHT, reverse=True))
         if len(faded) > MAX_CONTINUATIONS:

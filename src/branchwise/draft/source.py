@@ -29,11 +29,6 @@ class Evidence(NamedTuple):
     total: float = 1.0
 
 
-#: ``fast_evidence(Evidence, (kind, weights, total))`` is what `Evidence` does, in half of the time: a draft asks for a
-#: hundred pieces
-fast_evidence = tuple.__new__
-
-
 class CandidateSource(Protocol):
     """Guesses the next token after any path below the root. One object serves many lanes.
 

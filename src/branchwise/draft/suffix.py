@@ -15,7 +15,7 @@ from .best_first import Path
 from .block_text import NONE
 from .mixed import MixedDrafter
 from .protocol import DraftContext, StepRecord
-from .source import Evidence, fast_evidence
+from .source import Evidence
 from .suffix_automaton import MAX_CONTEXT, Place, SuffixAutomaton
 from .suffix_store import MAX_MATCH, ORDERS, Match, SuffixStore
 
@@ -118,7 +118,7 @@ class SuffixSource:
         """Continuations of every known context of the path."""
         kinds = _OWN_KINDS
         found = [
-            fast_evidence(Evidence, (kinds[length] + (2 if len(counts) > 1 else 0 if total == 1 else 1), counts, total))
+            Evidence(kinds[length] + (2 if len(counts) > 1 else 0 if total == 1 else 1), counts, total)
             for length, counts, total in state.automaton.continuations(state.place(path), MAX_CONTEXTS)
         ]
         if self.store is not None and state.matches[()]:

@@ -179,15 +179,7 @@ class SuffixAutomaton:
     def advance(self, place: Place, token: int) -> Place:
         """The longest known context after one more token: the old one's longest suffix that ``token`` ever followed."""
         state, length = place
-        moves = self._moves[state]
-        # `move`, inlined for the place itself
-        target = (
-            moves.get(token)
-            if isinstance(moves, dict)
-            else moves & _STATE_MASK
-            if moves >> _STATE_BITS == token
-            else None
-        )
+        target = self.move(state, token)
         while target is None:
             state = self._link[state]
             if state < 0:
@@ -234,12 +226,7 @@ class SuffixAutomaton:
         if known is None or total - known[1] > known[1] >> _STALE_SHIFT:
             # new continuations before old ones among equals: moves are in order of their first use
             counted = zip(reversed(moves), map(self._count.__getitem__, reversed(moves.values())), strict=True)
-            if len(moves) == 2:  # mostly; no need to sort
-                one, other = counted
-                ranked = {one[0]: one[1], other[0]: other[1]} if one[1] >= other[1] else dict((other, one))
-            else:
-                ranked = dict(sorted(counted, key=_COUNT, reverse=True))
-            known = self._ranked[state] = (ranked, total)
+            known = self._ranked[state] = (dict(sorted(counted, key=_COUNT, reverse=True)), total)
         return known
 
     # checking
