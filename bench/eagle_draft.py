@@ -5,8 +5,9 @@
 
 A lane of 300 tokens drafts its first tree again and again. `head_ms` is what runs inside the head (embedding,
 fc, layer, output layer), `rest_ms` the rest of a draft: the best candidates of every level, the tree, masks and caches.
-Times are the best of several drafts in milliseconds: other programs on the machine can only add to them. The last line
-is one JSON object.
+Trees of a random head are of different depths; only drafts with the most passes of the head that occurred count.
+Times are the best of these drafts in milliseconds: other programs on the machine can only add to them. The last line
+is one JSON object; `rest_median_ms` says what to expect.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -26,6 +29,14 @@ from branchwise.draft.protocol import DraftContext
 
 CONTEXT = 300
 PARTS = ("embed", "fuse", "forward", "logits")
+
+
+@dataclass
+class Inside:
+    """What one draft spent in the head: seconds, and passes."""
+
+    seconds: float = 0.0
+    passes: int = 0
 
 
 def random_head(draft_vocab_size: int, dtype: torch.dtype) -> EagleHead:
@@ -54,9 +65,9 @@ def random_head(draft_vocab_size: int, dtype: torch.dtype) -> EagleHead:
 
 
 def measure(head: EagleHead, budget: int, depth: int, width: int, repeats: int) -> dict[str, Any]:
-    """The best times of a draft, and the size of the last one."""
+    """The times of a draft, and the size of the last one."""
     drafter = EagleDrafter(head, depth=depth, width=width)
-    inside = [0.0]
+    inside = Inside()
     for part in PARTS:
         setattr(head, part, _timed(getattr(head, part), inside))
 
@@ -67,33 +78,37 @@ def measure(head: EagleHead, budget: int, depth: int, width: int, repeats: int) 
     tokens = torch.randint(0, head.config.vocab_size, (CONTEXT,)).tolist()
     context = DraftContext(tokens, head.config.vocab_size, features(CONTEXT - 1))
     state = drafter.start(context)
-    totals, parts, draft = [], [], None
+    drafts, draft = [], None  # passes, seconds in all and seconds in the head
     for _ in range(repeats):
-        inside[0] = 0.0
+        inside.seconds, inside.passes = 0.0, 0
         began = time.perf_counter()
         (draft,) = drafter.propose([state], [context], [budget])
-        totals.append(time.perf_counter() - began)
-        parts.append(inside[0])
+        drafts.append((inside.passes, time.perf_counter() - began, inside.seconds))
         drafter.finish(state)
         tokens = tokens[:CONTEXT]
         context = DraftContext(tokens, head.config.vocab_size, features(CONTEXT - 1))
         state = drafter.start(context)
     assert draft is not None
-    rest = [total - part for total, part in zip(totals, parts, strict=True)]
+    most = max(passes for passes, _, _ in drafts)
+    deepest = [times for passes, *times in drafts if passes == most]
+    rest = [total - part for total, part in deepest]
     return {
         "nodes": len(draft.tree),
-        "depth": draft.tree.height,
-        "total_ms": round(min(totals) * 1e3, 3),
-        "head_ms": round(min(parts) * 1e3, 3),
+        "passes": most,
+        "drafts": len(deepest),
+        "total_ms": round(min(total for total, _ in deepest) * 1e3, 3),
+        "head_ms": round(min(part for _, part in deepest) * 1e3, 3),
         "rest_ms": round(min(rest) * 1e3, 3),
+        "rest_median_ms": round(median(rest) * 1e3, 3),
     }
 
 
-def _timed(call: Callable[..., torch.Tensor], inside: list[float]) -> Callable[..., torch.Tensor]:
+def _timed(call: Callable[..., torch.Tensor], inside: Inside) -> Callable[..., torch.Tensor]:
     def run(*arguments: Any) -> torch.Tensor:
         began = time.perf_counter()
         result = call(*arguments)
-        inside[0] += time.perf_counter() - began
+        inside.seconds += time.perf_counter() - began
+        inside.passes += call.__name__ == "logits"
         return result
 
     return run

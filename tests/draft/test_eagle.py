@@ -334,7 +334,7 @@ def test_levels_see_what_grown_trees_see():
               c   d   e
     """
     first = LevelLayout.first([2, 1])
-    second = first.next([3, 0], torch.tensor([[0, 0, 1], [0, 0, 0]]))
+    second = first.next([3, 0], [[0, 0, 1], [0, 0, 0]])
     assert first.mask((4, 2), 4).int().tolist() == [
         [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 1]],
         [[1, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0]],

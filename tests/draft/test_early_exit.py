@@ -11,7 +11,7 @@ import torch
 from branchwise import BranchwiseWarning, Speculator
 from branchwise.decode.session import Session
 from branchwise.draft import DraftContext, DrafterSource, EarlyExitDrafter, MixedDrafter, NgramSource, make_drafter
-from branchwise.draft.top_tokens import top_tokens
+from branchwise.draft.top_tokens import likeliest_tokens
 from branchwise.target import HuggingFaceTarget
 from branchwise.tune.budget import FixedBudget
 from branchwise.verify.greedy import Greedy
@@ -354,9 +354,9 @@ def test_a_draft_that_fails_between_two_forwards_leaves_nothing_in_flight(model,
         calls += 1
         if calls == after:
             raise OSError("disk full")
-        return top_tokens(logits, k)
+        return likeliest_tokens(logits, k)
 
-    monkeypatch.setattr("branchwise.draft.model_candidates.top_tokens", fails)
+    monkeypatch.setattr("branchwise.draft.model_candidates.likeliest_tokens", fails)
     speculator = inside(model, exit_layer=2, mode=mode)
     session = Session(speculator.target, speculator.drafter, FixedBudget(9))
     lane = session.add(greedy_request(PROMPT, NEW), Greedy())

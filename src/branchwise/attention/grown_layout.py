@@ -65,8 +65,9 @@ class GrownLayout(TreeLayout):
 
     def slot_block(self, committed: tuple[int, ...], slots: int, window: int | None = None) -> Tensor:
         """What the new nodes see of committed rows and of earlier nodes: bool ``[B, N, S + R]``."""
-        before = slots - self._earlier.shape[2]
-        seen = self._earlier
+        visible, depth = self.columns()
+        earlier = visible.shape[2] - self.width
+        before, seen = slots - earlier, visible[:, :, :earlier]
         if window is not None:
-            seen = seen & (self.depth[:, :, None] - self._earlier_depth[:, None, :] < window)
+            seen = seen & (self.depth[:, :, None] - depth[:, None, :earlier] < window)
         return torch.cat((super().slot_block(committed, before, window), seen), dim=2)

@@ -58,11 +58,21 @@ class TreeLayout:
     is_causal: bool
     height: int
 
-    def __init__(self, nodes: tuple[int, ...], depth: Tensor, *, is_causal: bool, ancestors: Tensor | None) -> None:
+    def __init__(
+        self,
+        nodes: tuple[int, ...],
+        depth: Tensor,
+        *,
+        is_causal: bool,
+        ancestors: Tensor | None,
+        height: int | None = None,
+    ) -> None:
         self.nodes = nodes
         self.depth = depth
         self.is_causal = is_causal
-        self.height = depth.shape[1] - 1 if is_causal else int(depth.max())
+        if height is None:
+            height = depth.shape[1] - 1 if is_causal else int(depth.max())
+        self.height = height
         self._ancestors = ancestors
         self._masks: dict[tuple[object, ...], Any] = {}
 

@@ -28,7 +28,7 @@ from .expand import Expansion
 from .head_lanes import CHUNK, CommittedRows, HeadLanes
 from .levels import LevelRule
 from .protocol import DraftContext, StepRecord
-from .top_tokens import top_tokens
+from .top_tokens import likeliest_tokens
 
 #: levels of a tree at most where nobody says how many
 MOST_LEVELS = 6
@@ -84,6 +84,7 @@ class EagleDrafter:
                 raise ValueError(f"an EAGLE drafter needs {label} >= 1, got {value}")
         self.feature_layers = tuple(sorted(set(head.feature_layers)))  # small targets: one layer may count twice
         self._lanes = HeadLanes(head, attention)
+        self._target_ids = None if head.target_ids is None else head.target_ids.tolist()
 
     @classmethod
     def load(
@@ -248,30 +249,19 @@ class EagleDrafter:
         self, hidden: dict[int, Tensor], expansions: Sequence[Expansion], contexts: Sequence[DraftContext]
     ) -> dict[int, list[Candidates]]:
         """What may follow every node that was just run, in frontier order: one selection for all lanes."""
-        head = self.head
-        logits = head.logits(torch.cat(list(hidden.values())))  # [all frontiers, draft vocabulary]
-        values, tokens = top_tokens(logits, min(self.width, logits.shape[1]))
-        # rounding must not make a child likelier than its parent
-        logp = (values - _log_totals(logits, values[:, :1])).clamp_(max=0.0).tolist()
-        ids = (tokens if head.target_ids is None else head.target_ids[tokens]).tolist()
-        if any(isnan(row[0]) for row in logp):
+        frontiers = list(hidden.values())
+        together = torch.cat(frontiers) if len(frontiers) > 1 else frontiers[0]
+        logits = self.head.logits(together)  # [all frontiers, draft vocabulary]
+        likeliest = likeliest_tokens(logits, min(self.width, logits.shape[1]), self._target_ids)
+        if any(isnan(row[0][1]) for row in likeliest):
             raise ValueError("the head's probabilities are not numbers")
         children, at = {}, 0
-        for i, rows in hidden.items():
-            children[i] = [list(zip(ids[r], logp[r], strict=True)) for r in range(at, at + len(rows))]
-            at += len(rows)
+        for i, frontier in hidden.items():
+            children[i] = likeliest[at : at + len(frontier)]
+            at += len(frontier)
             if contexts[i].grammar is not None:
                 children[i] = _legal(children[i], expansions[i], contexts[i])
         return children
-
-
-def _log_totals(logits: Tensor, largest: Tensor) -> Tensor:
-    """Logarithms ``[N, 1]`` of the sums of the exponentials of ``[N, V]``, of whose rows ``largest`` is known."""
-    wide = torch.promote_types(logits.dtype, torch.float32)
-    # what is too small for the sum to notice is made no smaller: laws of sharp heads would be full of denormal numbers,
-    # which processors are slow with
-    powers = (logits.to(wide) - largest).clamp_(min=-80.0).exp_()
-    return powers.sum(dim=1, keepdim=True).log_().add_(largest)
 
 
 def _legal(rows: Sequence[Candidates], expansion: Expansion, context: DraftContext) -> list[Candidates]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf
+from operator import itemgetter
 
 from ..tree import TokenTree
 from ..verify.proposal import DraftTree
@@ -33,7 +34,7 @@ class Expansion:
             may be several nodes longer than the path whose candidates were taken.
 
     Attributes:
-        candidates: every candidate so far, in order of discovery: log-probability of the path, and the path.
+        candidates: log-probability of a path, and the path, of all that may still find a place in the tree.
         frontier: paths to expand next, at most ``width`` of them.
     """
 
@@ -54,9 +55,10 @@ class Expansion:
         Args:
             children: per frontier node its candidates: token and log-probability given the node.
         """
+        least = self._keep_best()
         level: list[tuple[float, Path]] = []
         for (above, path), row in zip(self.frontier, children, strict=True):
-            level.extend((above + logp, (*path, token)) for token, logp in row)
+            level.extend((above + logp, (*path, token)) for token, logp in row if above + logp >= least)
         self.candidates.extend(level)
         followed = self._followed(self._next(level))
         if self.forwards is not None:
@@ -65,16 +67,20 @@ class Expansion:
 
     def _next(self, level: list[tuple[float, Path]]) -> list[tuple[float, Path]]:
         """The best nodes of the level that was just seen, less those whose children could not make the tree."""
-        best = sorted(level, key=lambda candidate: -candidate[0])[: self.width]
-        worst_kept = self._worst_kept()
-        return [candidate for candidate in best if candidate[0] > worst_kept]
+        best = sorted(level, key=_LOGP, reverse=True)[: self.width]
+        least = self._keep_best()
+        return [candidate for candidate in best if candidate[0] > least]
 
-    def _worst_kept(self) -> float:
-        """What a path must exceed to be among the best, and so must its prefixes: no path is likelier than those."""
+    def _keep_best(self) -> float:
+        """Drops the candidates that have no place in the tree any more, and puts the others in order.
+
+        Returns:
+            what a path must exceed to find a place, and so must its prefixes: no path is likelier than those.
+        """
         wanted = self.budget - 1
-        if len(self.candidates) < wanted:
-            return -inf
-        return sorted((logp for logp, _ in self.candidates), reverse=True)[wanted - 1]
+        self.candidates.sort(key=_rank)
+        del self.candidates[wanted:]
+        return self.candidates[-1][0] if len(self.candidates) == wanted else -inf
 
     def _followed(self, frontier: Iterable[tuple[float, Path]]) -> list[tuple[float, Path]]:
         """The frontier with every path led on through its forced tokens, less what may have no children."""
@@ -92,6 +98,15 @@ class Expansion:
         return ranked_tree(root, self.candidates, self.budget, source)
 
 
+_LOGP: Callable[[tuple[float, Path]], float] = itemgetter(0)
+
+
+def _rank(candidate: tuple[float, Path]) -> tuple[float, int]:
+    """The likeliest first; of equal ones the shorter, so that parents come before their children."""
+    logp, path = candidate
+    return -logp, len(path)
+
+
 def ranked_tree(root: int, candidates: Iterable[tuple[float, Path]], budget: int, source: str) -> DraftTree:
     """The best ``budget - 1`` paths as a draft.
 
@@ -101,7 +116,7 @@ def ranked_tree(root: int, candidates: Iterable[tuple[float, Path]], budget: int
         budget: most nodes, root included.
         source: name of who proposes them.
     """
-    best = sorted(candidates, key=lambda candidate: (-candidate[0], len(candidate[1])))[: budget - 1]
+    best = sorted(candidates, key=_rank)[: budget - 1]
     tokens, parents = [root], [-1]
     node_of: dict[Path, int] = {(): 0}
     for _, path in best:

@@ -27,8 +27,10 @@ class BestFirstExpansion(Expansion):
 
     def _next(self, level: list[tuple[float, Path]]) -> list[tuple[float, Path]]:
         self.expanded.update(path for _, path in self.frontier)
-        best = sorted(self.candidates, key=lambda candidate: (-candidate[0], len(candidate[1])))[: self.budget - 1]
-        return [one for one in best if one[1] not in self.expanded and len(one[1]) < self.max_depth][: self.width]
+        self._keep_best()
+        return [one for one in self.candidates if one[1] not in self.expanded and len(one[1]) < self.max_depth][
+            : self.width
+        ]
 
     def _followed(self, frontier: Iterable[tuple[float, Path]]) -> list[tuple[float, Path]]:
         known = len(self.candidates)

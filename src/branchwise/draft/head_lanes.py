@@ -12,8 +12,10 @@ drafted nodes come from the head's own output and are all given up again:
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -100,20 +102,26 @@ class HeadLanes:
         slots = [self.cache.slot(lane) for lane in rows]
         span = range(min(slots), max(slots) + 1)
         lanes = self.cache.lanes[span.start : span.stop]
-        none = CommittedRows((0,), torch.zeros(1, self.head.feature_width, dtype=self._dtype, device=self._device))
-        batch = [rows.get(lane, none) for lane in lanes]
+        batch = [rows[lane] if lane in rows else self._no_rows() for lane in lanes]
         counts = [len(row.tokens) for row in batch]
         width = max(counts)
         if len(batch) == 1:
             layout = TreeLayout.chain(width, device=self._device)
+            features = batch[0].features[None]  # [1, N, F * h_t]
         else:
             layout = TreeLayout.from_trees([_chain(count) for count in counts], device=self._device)
+            features = pad_sequence([row.features for row in batch], batch_first=True)  # [B, N, F * h_t]
         tokens = [[*row.tokens, *([0] * (width - len(row.tokens)))] for row in batch]
-        features = pad_sequence([row.features for row in batch], batch_first=True)  # [B, N, F * h_t]
+        starts = map(self.cache.length, lanes)
+        positions = [list(range(start, start + width)) for start in starts]  # those of padding do not matter
+        numbers = self._numbers(tokens, positions)  # [2, B, N]
         self.cache.begin(span)
-        hidden = self._run(lanes, tokens, self.head.fuse(features), layout)  # [B, N, h]
+        hidden = self._run(numbers[0], numbers[1], self.head.fuse(features), layout)  # [B, N, h]
         self.cache.commit({lane: range(len(given.tokens)) for lane, given in rows.items()})
-        last = torch.stack([hidden[row, count - 1 : count] for row, count in enumerate(counts)])  # [B, 1, h]
+        if min(counts) == width:
+            last = hidden[:, -1:]  # [B, 1, h]
+        else:
+            last = torch.stack([hidden[row, count - 1 : count] for row, count in enumerate(counts)])  # [B, 1, h]
         self._last = _Level(lanes, span, last, None)
         return {lane: last[row] for row, lane in enumerate(lanes) if lane in rows}
 
@@ -133,33 +141,45 @@ class HeadLanes:
         counts = [len(level) for level in levels]
         width = max(counts)
         padded = [[*level, *([(0, 0)] * (width - len(level)))] for level in levels]
+        depth = 0 if above.layout is None else above.layout.height + 1
         tokens = [[token for token, _ in level] for level in padded]
-        parents = torch.tensor([[parent for _, parent in level] for level in padded], device=self._device)  # [B, W]
+        parents = [[parent for _, parent in level] for level in padded]
+        rows = [[row * above.hidden.shape[1] + parent for parent in level] for row, level in enumerate(parents)]
+        positions = [[self.cache.length(lane) + depth] * width for lane in above.lanes]
+        numbers = self._numbers(tokens, rows, positions)  # [3, B, W]
         if above.layout is None:
             self.cache.begin(above.slots)
             layout = LevelLayout.first(counts, device=self._device)
         else:
             layout = above.layout.next(counts, parents)
-        continued = above.hidden.gather(1, parents[:, :, None].expand(-1, -1, above.hidden.shape[2]))  # [B, W, h]
-        hidden = self._run(above.lanes, tokens, continued, layout)
+        continued = torch.embedding(above.hidden.flatten(0, 1), numbers[1])  # [B, W, h]
+        hidden = self._run(numbers[0], numbers[2], continued, layout)
         self._last = _Level(above.lanes, above.slots, hidden, layout)
-        return {lane: hidden[row, : counts[row]] for row, lane in enumerate(above.lanes) if lane in nodes}
+        whole = min(counts) == width
+        return {
+            lane: hidden[row] if whole else hidden[row, : counts[row]]
+            for row, lane in enumerate(above.lanes)
+            if lane in nodes
+        }
 
-    def _run(
-        self,
-        lanes: Sequence[int],
-        tokens: Sequence[Sequence[int]],
-        hidden: Tensor,  # [B, N, h]
-        layout: TreeLayout,
-    ) -> Tensor:
+    def _numbers(self, *tables: Sequence[Sequence[int]]) -> Tensor:
+        """Tables of one shape as int64 ``[tables, ...]`` on the device, in one transfer."""
+        flat = array("q", chain.from_iterable(chain.from_iterable(tables)))  # nested lists are slow to read for torch
+        return torch.frombuffer(flat, dtype=torch.int64).view(len(tables), len(tables[0]), -1).to(self._device)
+
+    def _no_rows(self) -> CommittedRows:
+        """For a lane between others that has nothing to read: one row, which is dropped."""
+        return CommittedRows((0,), torch.zeros(1, self.head.feature_width, dtype=self._dtype, device=self._device))
+
+    def _run(self, tokens: Tensor, positions: Tensor, hidden: Tensor, layout: TreeLayout) -> Tensor:
+        """One forward of the head: tokens and positions ``[B, N]``, hidden states ``[B, N, h]`` to the same."""
+
         def attend(index: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self.cache.layers[index].update(key, value)
             committed = self.cache.committed_rows(index)
             return self._backend(query, keys, values, layout, committed, scale=self._scale)
 
-        starts = torch.tensor([[self.cache.length(lane)] for lane in lanes], device=self._device)  # [B, 1]
-        embeddings = self.head.embed(torch.tensor(tokens, device=self._device))  # [B, N, h]
-        return self.head(embeddings.to(self._dtype), hidden, starts + layout.depth, attend)
+        return self.head(self.head.embed(tokens).to(self._dtype), hidden, positions, attend)
 
 
 def _chain(length: int) -> TokenTree:

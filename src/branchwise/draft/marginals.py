@@ -22,7 +22,6 @@ import heapq
 from collections.abc import Iterator, Sequence
 from math import exp, isfinite
 
-import torch
 from torch import Tensor
 
 from ..tree import TokenTree
@@ -30,7 +29,7 @@ from ..verify.proposal import DraftTree
 from .best_first import Candidate, Path, check_budget, grow
 from .grammar import within_grammar
 from .protocol import DraftContext
-from .top_tokens import top_tokens
+from .top_tokens import likeliest_tokens
 
 #: ranks fetched per position at first. A tree of 32 nodes over a trained head's marginals mostly needs fewer; a
 #: position that turns out flat is fetched again, twice as far
@@ -50,13 +49,11 @@ class Marginals:
     def __init__(
         self,
         logits: Tensor,
-        totals: list[float],
         ranked: list[list[tuple[int, float]]],
         token_ids: Sequence[int] | None,
     ) -> None:
         self.depth, self.vocab_size = logits.shape
         self._logits = logits  # [D, V]
-        self._totals = totals
         self._ranked = ranked
         self._token_ids = token_ids
 
@@ -78,14 +75,9 @@ class Marginals:
     def _fetch(self, position: int) -> None:
         """Doubles the ranks of a position. Of tokens that tie, those ranked before keep their ranks."""
         ranked = self._ranked[position]
-        values, tokens = top_tokens(self._logits[position][None], min(self.vocab_size, 2 * len(ranked)))
+        (row,) = likeliest_tokens(self._logits[position][None], min(self.vocab_size, 2 * len(ranked)))
         known = {token for token, _ in ranked}
-        total = self._totals[position]
-        ranked.extend(
-            (token, _probability(value, total))
-            for value, token in zip(values[0].tolist(), tokens[0].tolist(), strict=True)
-            if token not in known
-        )
+        ranked.extend((token, exp(logp)) for token, logp in row if token not in known)
 
 
 def marginals_of(logits: Tensor, token_ids: Sequence[int] | None = None) -> list[Marginals]:
@@ -101,23 +93,16 @@ def marginals_of(logits: Tensor, token_ids: Sequence[int] | None = None) -> list
     """
     lanes, depth, vocab_size = logits.shape
     rows = logits.reshape(lanes * depth, vocab_size)
-    values, tokens = top_tokens(rows, min(FIRST_RANKS, vocab_size))  # [L * D, k]
-    totals = torch.logsumexp(rows if rows.dtype == torch.float64 else rows.float(), dim=1).tolist()
-    if not all(map(isfinite, totals)):
-        lane, position = divmod(next(i for i, total in enumerate(totals) if not isfinite(total)), depth)
-        raise ValueError(f"the drafter's logits are not finite (position {position} of lane {lane})")
-    ranked = [
-        [(token, _probability(value, total)) for value, token in zip(*row, strict=True)]
-        for *row, total in zip(values.tolist(), tokens.tolist(), totals, strict=True)
-    ]
+    likeliest = likeliest_tokens(rows, min(FIRST_RANKS, vocab_size))
+    for row, candidates in enumerate(likeliest):
+        if not isfinite(candidates[0][1]):
+            lane, position = divmod(row, depth)
+            raise ValueError(f"the drafter's logits are not finite (position {position} of lane {lane})")
+    ranked = [[(token, exp(logp)) for token, logp in row] for row in likeliest]
     return [
-        Marginals(logits[lane], totals[at : at + depth], ranked[at : at + depth], token_ids)
+        Marginals(logits[lane], ranked[at : at + depth], token_ids)
         for lane, at in enumerate(range(0, lanes * depth, depth))
     ]
-
-
-def _probability(logit: float, total: float) -> float:
-    return min(1.0, exp(logit - total))
 
 
 def best_tree(marginals: Marginals, context: DraftContext, budget: int, source: str) -> DraftTree:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..verify.grammar_state import GrammarState
 from .best_first import Path
 from .expand import Forced
-from .top_tokens import top_tokens
+from .top_tokens import likeliest_tokens
 
 #: at most so many forced tokens are followed without asking the model
 FORCED_RUN = 16
@@ -34,10 +34,7 @@ def likeliest(
     """
     if any(grammar is not None for grammar, _ in places):
         logits = _legal_only(logits, places)
-    values, tokens = top_tokens(logits, min(width, logits.shape[1]))
-    total = torch.logsumexp(logits if logits.dtype == torch.float64 else logits.float(), dim=1, keepdim=True)
-    logp = (values - total).clamp(max=0.0).tolist()
-    return [_finite(*row) for row in zip(tokens.tolist(), logp, strict=True)]
+    return [_finite(row) for row in likeliest_tokens(logits, min(width, logits.shape[1]))]
 
 
 def _legal_only(logits: Tensor, places: Sequence[tuple[GrammarState | None, Path]]) -> Tensor:
@@ -51,9 +48,9 @@ def _legal_only(logits: Tensor, places: Sequence[tuple[GrammarState | None, Path
     return logits
 
 
-def _finite(tokens: Sequence[int], logp: Sequence[float]) -> list[tuple[int, float]]:
+def _finite(candidates: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """Candidates that can be drafted at all: not those that a grammar forbids, nor those of NaN."""
-    return [(token, value) for token, value in zip(tokens, logp, strict=True) if value > -torch.inf]
+    return [candidate for candidate in candidates if candidate[1] > -torch.inf]
 
 
 def forced_by(grammar: GrammarState | None) -> Forced | None:

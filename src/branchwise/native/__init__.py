@@ -1,0 +1,1 @@
+"""C that is compiled on this machine at first use: how, and what several kernels include (`vectors.h`)."""
