@@ -24,7 +24,7 @@ from branchwise.bench.prompts import read_prompts
 from branchwise.bench.provenance import model_facts, provenance
 from branchwise.hub import load, resolve
 from branchwise.target.openvino import OpenVinoTarget
-from branchwise.target.openvino_weights import FORMATS
+from branchwise.target.quantised import FORMATS
 from branchwise.tree import TokenTree
 
 ROWS = 16

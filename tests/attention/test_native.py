@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_backends import DIAMOND, NEEDS_COMPILER, SCRAMBLED, STAR, TOLERANCE, Case, random_parents, tensors, tree_of
 
-from branchwise.attention import explain, native, tree_attention
+from branchwise.attention import c_library, explain, native, tree_attention
 from branchwise.tree import chain_shape
 
 pytestmark = [pytest.mark.core, NEEDS_COMPILER]
@@ -88,7 +88,7 @@ def test_auto_takes_it_and_says_so() -> None:
 
 @pytest.mark.usefixtures("compiled_anew")
 def test_without_a_compiler_folded_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native.shutil, "which", lambda name: None)
+    monkeypatch.setattr(c_library.shutil, "which", lambda name: None)
     query, key, value = tensors(Case(STAR), torch.float32)
     choice = explain(query, key, value)
     assert (choice.backend, "there is no C compiler" in choice.reason) == ("folded", True)
@@ -103,10 +103,10 @@ def test_without_a_compiler_folded_does_the_work(monkeypatch: pytest.MonkeyPatch
 def test_a_compiler_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path))
 
-    def fails(compiler, path):
-        raise subprocess.CalledProcessError(1, compiler, stderr="no such instruction")
+    def fails(command, path):
+        raise subprocess.CalledProcessError(1, command, stderr="no such instruction")
 
-    monkeypatch.setattr(native, "_compile", fails)
+    monkeypatch.setattr(c_library, "_compile", fails)
     query, key, value = tensors(Case(STAR), torch.float32)
     assert "no such instruction" in explain(query, key, value).reason
     assert not list(tmp_path.rglob("*.so"))
@@ -118,7 +118,7 @@ def test_it_is_compiled_once_for_all_processes(monkeypatch: pytest.MonkeyPatch, 
     assert native.native().library is not None
     (compiled,) = tmp_path.rglob("*.so")
     native.native.cache_clear()
-    monkeypatch.setattr(native, "_compile", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr(c_library, "_compile", lambda *_: pytest.fail("compiled again"))
     assert native.native().library is not None
     assert list((tmp_path / "native").iterdir()) == [compiled], "nothing half-done is left behind"
 
@@ -163,7 +163,7 @@ def test_processors_without_some_instructions(
     flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:
     monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path))
-    monkeypatch.setattr(native, "_FLAGS", (*native._FLAGS, *flags))
+    monkeypatch.setattr(c_library, "_FLAGS", (*c_library._FLAGS, *flags))
     for name in ("tiles of the matrix unit", "no multiple of anything", "ragged", "capped, with sinks"):
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             test_it_equals_the_reference(name, 2, dtype, monkeypatch)

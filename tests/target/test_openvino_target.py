@@ -12,7 +12,7 @@ pytest.importorskip("openvino", reason="the compiled engine is an extra of its o
 from branchwise import Speculator, UnsupportedModel
 from branchwise.decode.session import Session
 from branchwise.target.openvino import OpenVinoTarget
-from branchwise.target.openvino_decoder import EXPORTED_MODEL_TYPES
+from branchwise.target.decoder_parts import EXPORTED_MODEL_TYPES
 from branchwise.target.openvino_engine import Numbers
 from branchwise.tree import TokenTree
 from branchwise.tune.budget import FixedBudget

@@ -1,34 +1,24 @@
 """The backend `native`: tree attention in C for CPUs, one pass over the keys (`native_kernel/`).
 
-Knows the compiler, the cache folder and the shape of a call; the arithmetic is in C. It is compiled on
-first use, for the very processor, by the C compiler of the machine (``$CC``, cc, gcc or clang; about two seconds), and
-kept in the cache folder under a name that changes with the source, the compiler and the processor. Without a compiler
-there is no such backend, and `folded` does the work.
-
-Threads are torch's: both use the same OpenMP library, which torch has loaded by then.
+Knows the shape of a call; the arithmetic is in C, which is compiled on first use (`c_library`; about two seconds).
+Without a compiler there is no such backend, and `folded` does the work.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
 from dataclasses import dataclass
 from functools import cache
 from math import e, log2
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 
+from .c_library import NotCompiled, load_c_library
 from .layout import TreeLayout
 
-_SOURCES = Path(__file__).with_name("native_kernel")
-_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC")
+NATIVE_SOURCES = Path(__file__).with_name("native_kernel")
 _LOG2_E = log2(e)
 NATIVE_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _LEAST_PART = 512
@@ -186,56 +176,11 @@ def choose_parts(pairs: int, longest: int, threads: int) -> int:
 @cache
 def native() -> Native:
     """Compiles the kernel if need be, and loads it; once per process."""
-    names = [name for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name]
-    compiler = next((path for path in map(shutil.which, names) if path), None)
-    if compiler is None:
-        return Native(None, "there is no C compiler (cc, gcc or clang)")
-    from ..hub.cache_folder import CacheFolder
-
     try:
-        path = CacheFolder.locate().root / "native" / f"{_fingerprint(compiler)}.so"
-        if not path.exists():
-            _compile(compiler, path)
-        library = ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError) as error:
-        detail = getattr(error, "stderr", None) or str(error)
-        return Native(None, f"compiling it failed: {' '.join(detail.split())[:300]}")
+        library = load_c_library(NATIVE_SOURCES / "kernel.c")
+    except NotCompiled as error:
+        return Native(None, str(error))
     return Native(library, f"compiled for this processor; bfloat16 is multiplied {_BFLOAT16[library.bfloat16_way()]}")
-
-
-def _fingerprint(compiler: str) -> str:
-    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True, timeout=20).stdout
-    digest = hashlib.sha256()
-    sources = [file.read_text(encoding="utf-8") for file in sorted(_SOURCES.glob("*.[ch]"))]
-    for part in (*sources, " ".join((*_FLAGS, *_torchs_openmp())), version, _processor()):
-        digest.update(part.encode())
-    return digest.hexdigest()[:20]
-
-
-def _processor() -> str:
-    """What the compiler makes of ``-march=native``: the processor's name and its instructions."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() + platform.machine()
-    return " ".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
-
-
-def _compile(compiler: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=path.parent) as folder:
-        # another process may do the same at the same time: whoever is last puts an equal file in place
-        fresh = Path(folder) / path.name
-        command = [compiler, *_FLAGS, str(_SOURCES / "kernel.c"), *_torchs_openmp(), "-o", str(fresh)]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-        fresh.replace(path)
-
-
-def _torchs_openmp() -> tuple[str, ...]:
-    """Linker arguments for the OpenMP library that torch has loaded: a second one would fight it for the cores."""
-    home = Path(torch.__file__).parent
-    found = sorted((*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")))
-    return ("-Wl,--as-needed", str(found[0])) if found else ()
 
 
 def _rows_in_one_piece(tensor: Tensor) -> Tensor:

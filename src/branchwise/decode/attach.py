@@ -64,7 +64,8 @@ def check_engine(engine: str, weights: str | None) -> None:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if engine == "openvino":
         # the package takes a while to import, and most runs do without; where it is missing, this says so
-        from ..target.openvino import check_weights
+        from ..target.openvino import OpenVinoTarget as _
+        from ..target.quantised import check_weights
 
         if weights is not None:
             check_weights(weights)
