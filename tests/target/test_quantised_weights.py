@@ -9,8 +9,8 @@ import torch
 
 from branchwise import BranchwiseWarning, UnsupportedModel
 from branchwise.target.decoder_parts import EXPORTED_MODEL_TYPES, check_exported, read_decoder
-from branchwise.target.quantised_store import quantised_weights, weights_key
 from branchwise.target.quantised import GROUP, quantise
+from branchwise.target.quantised_store import quantised_weights, weights_key
 from zoo import LENGTH_DEPENDENT, SUPPORTED, build
 
 pytestmark = pytest.mark.core

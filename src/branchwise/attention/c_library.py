@@ -1,5 +1,7 @@
-"""C of this library, compiled on first use for the very processor by the C compiler of the machine (``$CC``, cc, gcc or
-clang), and kept in the cache folder under a name that changes with the source, the compiler and the processor.
+"""C of this library, compiled on first use by the C compiler of the machine for the very processor.
+
+The compiler is ``$CC``, cc, gcc or clang. What it makes is kept in the cache folder under a name that changes with the
+source, the compiler and the processor.
 
 Threads are torch's: what is compiled here uses the OpenMP library that torch has loaded. Knows compilers and files.
 """

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from .large_pages import large_zeros
 from .snapshot import Snapshot
 
 #: rows of a block, if not said otherwise: what OpenVINO's paged attention works with on a CPU
@@ -44,11 +45,9 @@ class PagedCache:
         growths: rises when `pool` is another tensor.
     """
 
-    def __init__(
-        self, layers: int, heads: int, width: int, dtype: torch.dtype, block_rows: int = BLOCK_ROWS
-    ) -> None:
+    def __init__(self, layers: int, heads: int, width: int, dtype: torch.dtype, block_rows: int = BLOCK_ROWS) -> None:
         # a block is there from the start, so that whoever holds the pool never holds an empty tensor
-        self.pool = torch.zeros(2 * layers, 1, heads, block_rows, width, dtype=dtype)
+        self.pool = large_zeros(2 * layers, 1, heads, block_rows, width, dtype=dtype)
         self.block_rows = block_rows
         self.growths = 0
         self._free = [0]
@@ -97,7 +96,7 @@ class PagedCache:
         self._free.extend(self._blocks.pop(lane))
         del self._length[lane]
         if not self._length and self.pool.shape[1] > 1:
-            self._replace(self.pool.new_zeros(self.pool.shape[0], 1, *self.pool.shape[2:]))
+            self._replace(self._zeros(1))
             self._free = [0]
 
     def clear(self, lane: int) -> None:
@@ -260,10 +259,14 @@ class PagedCache:
         blocks = max(blocks, needed)
         if blocks <= old:
             return
-        pool = self.pool.new_zeros(self.pool.shape[0], blocks, *self.pool.shape[2:])
+        pool = self._zeros(blocks)
         pool[:, :old] = self.pool
         self._replace(pool)
         self._free.extend(range(old, blocks))
+
+    def _zeros(self, blocks: int) -> Tensor:
+        planes, _, *rest = self.pool.shape
+        return large_zeros(planes, blocks, *rest, dtype=self.pool.dtype)
 
     def _replace(self, pool: Tensor) -> None:
         self.pool = pool

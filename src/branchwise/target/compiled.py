@@ -1,8 +1,8 @@
 """What the targets that run a compiled decoder have in common: lanes, prompts, and the form of an answer.
 
 The model is read, never run (its embeddings are looked up, and its own rotary tables are asked) and never changed. Keys
-and values lie in a `PagedCache` that the decoder reads and writes in place. Knows lanes and trees; how a decoder is made
-and run is each engine's own.
+and values lie in a `PagedCache` that the decoder reads and writes in place. Knows lanes and trees; how a decoder is
+made and run is each engine's own.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..attention.native import NativeUnavailable
 from ..tree import TokenTree
 from .compiled import CompiledTarget, check_compiled, format_for
 from .native_engine import NativeDecoder, Nodes, native_library
@@ -24,10 +25,6 @@ from .turns import positions_of
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 #: rows of a block of the cache: as many keys as attention takes at once
 _PAGE_ROWS = 256
-
-
-class NativeUnavailable(RuntimeError):
-    """The engine cannot run here; the message says why and what to do."""
 
 
 class NativeTarget(CompiledTarget):
@@ -121,6 +118,11 @@ class NativeTarget(CompiledTarget):
 
 def _ints(numbers: list[int]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int32)
+
+
+def is_worth_while() -> bool:
+    """Whether this engine is the fastest here: there is a compiler, and the processor multiplies bfloat16."""
+    return native_library().multiplies_bfloat16
 
 
 def _products(weights: str, products: str | None) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..attention.c_library import NotCompiled, load_c_library
 from ..attention.native import NATIVE_SOURCES
 from .decoder_parts import Decoder, Layer, Linear, Norm
-from .native_packing import BLOCK, Packed, pack, pair_up, stack
+from .native_packing import BLOCK, Packed, Shelf, pack, pair_up, stack
 from .quantised import Quantised
 
 _SOURCE = Path(__file__).with_name("native_decoder") / "decoder.c"
@@ -88,7 +88,7 @@ class NativeLibrary:
     @property
     def multiplies_bfloat16(self) -> bool:
         """Whether the processor does, so that weights are worth keeping in less than float32."""
-        return self.library is not None and bool(self.library.has_pairs())
+        return self.library is not None and self.library.bfloat16_way() > 0
 
 
 @cache
@@ -158,6 +158,7 @@ class NativeDecoder:
         self._matrices = matrices
         self._count = len(decoder.layers)
         self._outputs = len(decoder.head.weight)
+        self._shelf = Shelf(sum(self._packed(name, linear).packed_bytes for name, linear in decoder.linears()))
         layers = (_Layer * self._count)(*(self._layer(i, layer) for i, layer in enumerate(decoder.layers)))
         first = decoder.layers[0].linears
         self._decoder = _Decoder(
@@ -245,7 +246,7 @@ class NativeDecoder:
         return Packed.of(self._matrices[name])
 
     def _matrix(self, packed: Packed, bias: Tensor | None) -> _Matrix:
-        values = pack(packed)
+        values = self._shelf.put(pack(packed))
         return _Matrix(
             values=self._kept(values),
             scale=self._kept(packed.per_output("scale")),

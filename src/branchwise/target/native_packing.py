@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..cache.large_pages import large_zeros
 from .quantised import GROUP, Quantised
 
 BLOCK = 16
@@ -22,6 +23,9 @@ STEP = GROUP
 """Inputs of a step: a group of 4-bit numbers is one step."""
 _FLOATS, _HALVES, _BYTES, _NIBBLES = range(4)
 _FORMATS = {torch.float32: _FLOATS, torch.bfloat16: _HALVES}
+_RECORD_BYTES = (2048, 1024, 512, 320)
+_LINE = 64
+"""Bytes of a line of the processor's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +59,13 @@ class Packed:
         """Rows O."""
         return len(self.numbers)
 
+    @property
+    def packed_bytes(self) -> int:
+        """Of what `pack` makes of it, stacked with others or not, at most."""
+        outputs, inputs = self.numbers.shape
+        blocks = -(-outputs // (2 * BLOCK)) * 2 + 2
+        return blocks * -(-inputs // STEP) * _RECORD_BYTES[self.format]
+
     def padded(self, column: Tensor) -> Tensor:
         """A number per output, with zeros up to whole strips."""
         return pad(column, (0, -len(column) % (2 * BLOCK)))
@@ -62,6 +73,24 @@ class Packed:
     def per_output(self, name: str) -> Tensor | None:
         """Scales or zeros beside the values: only 8-bit numbers have them there."""
         return self.padded(getattr(self, name)[:, 0]) if self.format == _BYTES else None
+
+
+class Shelf:
+    """Memory for all matrices of a model, one after another in the order of reading, in large pages where there are.
+
+    Args:
+        nbytes: room for so much at most; what is not used costs nothing.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._room = large_zeros(nbytes, dtype=torch.uint8)
+        self._used = 0
+
+    def put(self, values: Tensor) -> Tensor:
+        """The same bytes on the shelf."""
+        place = self._room[self._used : self._used + values.numel()].view(values.shape)
+        self._used += -(-values.numel() // _LINE) * _LINE
+        return place.copy_(values)
 
 
 def stack(parts: Sequence[Packed]) -> Packed:
@@ -90,15 +119,18 @@ def pack(matrix: Packed) -> Tensor:
     """uint8 ``[strips, steps, 2, bytes of a record]``."""
     outputs, inputs = matrix.numbers.shape
     numbers = pad(matrix.numbers, (0, -inputs % STEP, 0, -outputs % (2 * BLOCK)))
-    # [strips, 2, 16 outputs, steps, 16 pairs, 2] -> [strips, steps, 2, 16 pairs, 16 outputs, 2]
-    tiles = numbers.view(-1, 2, BLOCK, numbers.shape[1] // STEP, STEP // 2, 2).permute(0, 3, 1, 4, 2, 5).contiguous()
+    blocks = numbers.unflatten(1, (-1, STEP)).unflatten(0, (-1, 2, BLOCK)).permute(0, 3, 1, 2, 4)
+    if matrix.format == _BYTES:
+        # [strips, steps, 2, 8 pairs of outputs, 16 pairs of inputs, 2, 2]
+        return blocks.unflatten(4, (-1, 2)).unflatten(3, (-1, 2)).transpose(4, 5).flatten(3)
     if matrix.format != _NIBBLES:
-        return tiles.flatten(3).view(torch.uint8)
-    rows = tiles.flatten(4)  # [strips, steps, 2, 16, 32]
-    halves = (rows[..., :16] | (rows[..., 16:] << 4)).flatten(3)
+        return blocks.contiguous().flatten(3).view(torch.uint8)
+    four = blocks.unflatten(3, (4, 2, 2))  # [strips, steps, 2, 4, 2, 2, 32]
+    both = four[..., 0, :] | (four[..., 1, :] << 4)  # [strips, steps, 2, 4, 2, 32]
+    words = both.transpose(4, 5).flatten(3)
     assert matrix.scale is not None and matrix.zero is not None
     beside = [_by_block(part).half().view(torch.uint8) for part in (matrix.scale, -matrix.scale * matrix.zero)]
-    return torch.cat([halves, *beside], dim=3)
+    return torch.cat([words, *beside], dim=3)
 
 
 def _by_block(part: Tensor) -> Tensor:

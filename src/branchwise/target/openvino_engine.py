@@ -9,8 +9,8 @@ import openvino as ov
 import torch
 from torch import Tensor
 
-from .openvino_attention import Attention
 from .decoder_parts import Decoder
+from .openvino_attention import Attention
 from .openvino_graph import build_graph
 from .openvino_tensors import shared
 from .quantised import Quantised

@@ -21,8 +21,8 @@ import torch
 from openvino import opset15 as ops
 from torch import Tensor
 
-from .openvino_attention import Attention
 from .decoder_parts import Decoder, Layer, Norm
+from .openvino_attention import Attention
 from .openvino_linear import Linears, Node
 from .openvino_tensors import float_constant, int_constant, named, parameter
 from .quantised import Quantised

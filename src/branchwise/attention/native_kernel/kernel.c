@@ -148,7 +148,8 @@ static inline __attribute__((always_inline)) void weigh_as(const task *t, int64_
 
 static void weigh(const task *t, int64_t row, int64_t count, int64_t padded_count, float factor) {
     int64_t key_bytes = item_size(t->c) * t->c->key_strides[2];
-    ahead next = {t->key + (row + count) * key_bytes, key_bytes, item_size(t->c) * t->c->dim};
+    const char *coming = t->coming ? t->coming : t->key + (row + count) * key_bytes;
+    ahead next = {coming, key_bytes, item_size(t->c) * t->c->dim};
     if (t->pairs) weigh_as(t, count, padded_count, factor, &next, 1);
     else weigh_as(t, count, padded_count, factor, &next, 0);
 }
@@ -289,8 +290,8 @@ static int run_task(const call *c, int64_t number, int tiles) {
     return 0;
 }
 
-/* the parts of query m of one key/value head of one sequence, weighed and written */
-static void merge_row(const call *c, int64_t pair, int64_t m, char *out) {
+/* the parts of query m of one key/value head of one sequence, weighed and written as numbers of a format */
+static void merge_row(const call *c, int64_t pair, int64_t m, char *out, int64_t dtype) {
     int64_t queries = padded(c->group * c->width, 16), value_width = padded(c->value_dim, 16);
     int64_t head = pair % c->kv_heads * c->group + m / c->width;
     float largest = c->sinks ? c->sinks[head] : LEAST, total = 0;
@@ -307,7 +308,7 @@ static void merge_row(const call *c, int64_t pair, int64_t m, char *out) {
         for (int64_t v = 0; v < c->value_dim; v++)
             sum[v] = weight * c->mixed[at * value_width + v] + (part ? sum[v] : 0);
     }
-    store_row(out, sum, total, c->value_dim, c->dtype);
+    store_row(out, sum, total, c->value_dim, dtype);
 }
 
 static void merge(const call *c, int64_t pair) {
@@ -315,7 +316,7 @@ static void merge(const call *c, int64_t pair) {
     for (int64_t m = 0; m < c->group * c->width; m++) {
         int64_t head = pair % c->kv_heads * c->group + m / c->width, node = m % c->width;
         char *out = c->output + item * ((b * c->kv_heads * c->group + head) * c->width + node) * c->value_dim;
-        if (node < c->nodes[b]) merge_row(c, pair, m, out);
+        if (node < c->nodes[b]) merge_row(c, pair, m, out, c->dtype);
         else memset(out, 0, item * c->value_dim);
     }
 }

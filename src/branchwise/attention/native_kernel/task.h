@@ -52,6 +52,7 @@ typedef struct {
     int64_t b, kv_head, queries, value_width, depth_words; /* queries M padded; value_width Dv padded */
     int pairs, tiles;
     const char *key, *value;
+    const char *coming; /* keys of the next block, where they do not lie behind those of this one */
     float *mixed, *largest, *total;
     scratch s;
 } task;

@@ -52,6 +52,9 @@ static void walk(task *t, const unit *u, const paged_rows *rows, int64_t from, i
         int64_t at = u->pages[page] * rows->page_bytes + head_bytes;
         t->key = rows->keys + at;
         t->value = rows->values + at;
+        t->coming = NULL;
+        if (end % rows->page_rows == 0 && end < u->committed + u->nodes)
+            t->coming = rows->keys + u->pages[page + 1] * rows->page_bytes + head_bytes;
         absorb(t, from - page * rows->page_rows, from, in_tree ? from - u->committed : -1, end - from);
         from = end;
     }

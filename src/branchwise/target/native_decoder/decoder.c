@@ -58,11 +58,12 @@ typedef struct {
 
 /* memory of one forward; T and R padded to 32 rows, rows of numbers to 32 numbers */
 typedef struct {
-    float *residual, *added, *qkv;               /* [T, h], [T, h], [T, outputs] */
+    float *residual, *added, *qkv, *attended;    /* [T, h], [T, h], [T, outputs], [T, H D] */
     char *normed, *query, *mixed, *inner, *last; /* numbers: [T, h], [T, H D], [T, H D], [T, inner], [R, h] */
     unit *units;
-    float *bias, *attention, *threads;
+    float *threads;
     int64_t rows, unit_count, tasks, thread_floats;
+    int way; /* of multiplying numbers */
 } work;
 
 static int64_t item_of(const decoder *d) { return d->pairs ? 2 : 4; }
@@ -90,6 +91,7 @@ static void lay_out(const decoder *d, const forward *f, work *w, int64_t *used) 
     w->residual = take(f, used, 4 * rows * d->hidden);
     w->added = take(f, used, 4 * rows * d->hidden);
     w->qkv = take(f, used, 4 * rows * d->layers->qkv.outputs);
+    w->attended = take(f, used, 4 * rows * heads);
     w->normed = take(f, used, item * rows * padded(d->hidden, 32));
     w->query = take(f, used, item * rows * heads);
     w->mixed = take(f, used, item * rows * padded(heads, 32));
@@ -135,55 +137,64 @@ static void add_units(const decoder *d, const forward *f, work *w, int64_t lane,
 /* a layer's input: what the layer before has added, if it wanted a norm first; a feature; its norm as numbers */
 static void norm_phase(const decoder *d, const work *w, norm after, norm before, float *feature, float *mine) {
 #pragma omp for
-    for (int64_t row = 0; row < w->rows; row++) {
-        float *residual = w->residual + row * d->hidden, *added = w->added + row * d->hidden;
-        if (after.weight) {
-            norm_row(added, added, after.weight, after.epsilon, d->hidden);
-            for (int64_t i = 0; i < d->hidden; i++) residual[i] += added[i];
+    for (int64_t first = 0; first < w->rows; first += 16) { /* who writes a tile of numbers should be one */
+        int64_t rows = w->rows - first < 16 ? w->rows - first : 16;
+        for (int64_t r = 0; r < rows; r++) {
+            float *residual = w->residual + (first + r) * d->hidden, *added = w->added + (first + r) * d->hidden;
+            if (after.weight) {
+                norm_row(added, added, after.weight, after.epsilon, d->hidden);
+                for (int64_t i = 0; i < d->hidden; i++) residual[i] += added[i];
+            }
+            if (feature) memcpy(feature + (first + r) * d->hidden, residual, 4 * d->hidden);
+            if (before.weight) norm_row(mine + r * d->hidden, residual, before.weight, before.epsilon, d->hidden);
         }
-        if (feature) memcpy(feature + row * d->hidden, residual, 4 * d->hidden);
-        if (!before.weight) continue;
-        char *to = w->normed + item_of(d) * row * padded(d->hidden, 32);
-        norm_row(mine, residual, before.weight, before.epsilon, d->hidden);
-        store_numbers(to, mine, d->hidden, d->pairs);
-        clear_rest(to, d->hidden, d->pairs);
+        if (before.weight) put_rows(w->normed, first, rows, padded(d->hidden, 32) / 32, mine, d->hidden, w->way);
     }
 }
 
 enum { STORE, ADD };
 
 /* to [rows, outputs] = or += x W */
-static void strip_phase(const decoder *d, const matrix *m, const char *x, int64_t rows, int then, float *to, float *mine,
-                        int tiles) {
+static void strip_phase(const work *w, const matrix *m, const char *x, int64_t rows, int then, float *to, float *mine) {
     float *sums = mine + 512 * m->steps;
-    int64_t chunk = m->strips > 256 ? 8 : 1;
-#pragma omp for schedule(dynamic, chunk)
+#pragma omp for schedule(static) /* what a thread reads should lie in one piece */
     for (int64_t strip = 0; strip < m->strips; strip++) {
-        multiply_strip(m, strip, x, 32 * m->steps, rows, d->pairs, tiles, mine, sums);
+        multiply_strip(m, strip, x, rows, w->way, mine, sums);
         finish_strip(m, strip, rows, sums);
-        int64_t count = m->outputs - STRIP * strip < STRIP ? m->outputs - STRIP * strip : STRIP;
-        for (int64_t row = 0; row < rows; row++) {
-            float *out = to + row * m->outputs + STRIP * strip;
-            if (then == STORE) memcpy(out, sums + STRIP * row, 4 * count);
-            else
-                for (int64_t i = 0; i < count; i++) out[i] += sums[STRIP * row + i];
-        }
+        for (int64_t first = STRIP * strip; first < STRIP * (strip + 1) && first < m->outputs; first += 16)
+            for (int64_t row = 0; row < rows; row += 16) {
+                float turned[256];
+                int64_t some = rows - row < 16 ? rows - row : 16, count = m->outputs - first < 16 ? m->outputs - first : 16;
+                columns(sums + row / CHUNK * STRIP * CHUNK + first % STRIP * CHUNK + row % CHUNK, some, turned);
+                for (int64_t r = 0; r < some; r++) {
+                    float *out = to + (row + r) * m->outputs + first;
+                    if (then == STORE) memcpy(out, turned + 16 * r, 4 * count);
+                    else
+                        for (int64_t i = 0; i < count; i++) out[i] += turned[16 * r + i];
+                }
+            }
     }
 }
 
-/* a strip has 16 gates and the 16 numbers that they let through */
-static void gate_phase(const decoder *d, const work *w, const matrix *m, float *mine, int tiles) {
-    float *sums = mine + 512 * m->steps;
-    int64_t inner = padded(d->inner, 32), item = item_of(d);
-#pragma omp for schedule(dynamic, 1)
+/* A strip has 16 gates and the 16 numbers that they let through: half of a step of what `down` reads. */
+static void gate_phase(const decoder *d, const work *w, const matrix *m, float *mine) {
+    float *all = mine + 512 * m->steps;
+    int64_t steps = padded(d->inner, 32) / 32;
+#pragma omp for schedule(static)
     for (int64_t strip = 0; strip < m->strips; strip++) {
-        multiply_strip(m, strip, w->normed, 32 * m->steps, w->rows, d->pairs, tiles, mine, sums);
-        finish_strip(m, strip, w->rows, sums);
-        for (int64_t row = 0; row < w->rows; row++) {
-            vec *both = (vec *)(sums + STRIP * row), passed = gate(both[0], d->activation) * both[1];
-            char *to = w->inner + item * row * inner;
-            store_numbers(to + item * 16 * strip, (const float *)&passed, 16, d->pairs);
-            if (strip == m->strips - 1) clear_rest(to, 16 * m->strips, d->pairs);
+        multiply_strip(m, strip, w->normed, w->rows, w->way, mine, all);
+        finish_strip(m, strip, w->rows, all);
+        for (int64_t row = 0; row < w->rows; row += 16) {
+            float *sums = all + row / CHUNK * STRIP * CHUNK + row % CHUNK;
+            for (int64_t n = 0; n < 16; n++) {
+                vec *at = (vec *)(sums + CHUNK * n);
+                *at = gate(*at, d->activation) * *(const vec *)(sums + CHUNK * (16 + n));
+            }
+            put_block(w->inner, row, steps, strip, sums, w->rows - row < 16 ? w->rows - row : 16, w->way);
+            if (strip % 2 == 0 && strip == m->strips - 1) {
+                memset(sums, 0, 4 * CHUNK * 16);
+                put_block(w->inner, row, steps, strip + 1, sums, w->rows - row < 16 ? w->rows - row : 16, w->way);
+            }
         }
     }
 }
@@ -222,13 +233,13 @@ static void window_phase(const forward *f, const work *w, int64_t window) {
     }
 }
 
-static int attention_phase(const work *w, const paged_rows *rows, int tiles) {
+static int attention_phase(const work *w, const paged_rows *rows) {
     int failed = 0;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t number = 0; number < w->tasks; number++) {
         const unit *u = w->units + w->unit_count - 1;
         while (u->first_task > number) u--;
-        failed |= attend_part(u, rows, number - u->first_task, tiles);
+        failed |= attend_part(u, rows, number - u->first_task, w->way == IN_TILES);
     }
     return failed;
 }
@@ -239,13 +250,15 @@ static void merge_phase(const decoder *d, const work *w) {
     for (int64_t row = 0; row < w->rows; row++) {
         const unit *u = w->units + w->unit_count - 1;
         while (u->first_row > row) u--;
-        char *out = w->mixed + item_of(d) * row * padded(heads, 32);
         for (int64_t head = 0; head < d->heads; head++) {
             int64_t m = head % group * u->c.width + row - u->first_row;
-            merge_row(&u->c, head / group, m, out + item_of(d) * head * d->dim);
+            merge_row(&u->c, head / group, m, (char *)(w->attended + row * heads + head * d->dim), FLOAT32);
         }
-        clear_rest(out, heads, d->pairs);
     }
+#pragma omp for
+    for (int64_t first = 0; first < w->rows; first += 16)
+        put_rows(w->mixed, first, w->rows - first < 16 ? w->rows - first : 16, padded(heads, 32) / 32,
+                 w->attended + first * heads, heads, w->way);
 }
 
 /* the final norm: of all rows as a feature, of the wanted ones as numbers */
@@ -256,32 +269,30 @@ static void last_phase(const decoder *d, const forward *f, const work *w, float 
         for (int64_t row = 0; row < w->rows; row++)
             norm_row(feature + row * d->hidden, w->residual + row * d->hidden, d->last.weight, d->last.epsilon, d->hidden);
     }
-#pragma omp for
+#pragma omp for schedule(static, 16)
     for (int64_t i = 0; i < f->wanted_count; i++) {
-        char *to = w->last + item_of(d) * i * padded(d->hidden, 32);
         norm_row(mine, w->residual + f->wanted[i] * d->hidden, d->last.weight, d->last.epsilon, d->hidden);
-        store_numbers(to, mine, d->hidden, d->pairs);
-        clear_rest(to, d->hidden, d->pairs);
+        put_row(w->last, i, padded(d->hidden, 32) / 32, mine, d->hidden, w->way);
     }
 }
 
-static int run_layer(const decoder *d, const forward *f, const work *w, int64_t index, float *mine, int tiles) {
+static int run_layer(const decoder *d, const forward *f, const work *w, int64_t index, float *mine) {
     const layer *l = d->layers + index, *before = index ? l - 1 : NULL;
     paged_rows rows = {f->pool + 2 * index * f->plane_bytes, f->pool + (2 * index + 1) * f->plane_bytes, d->page_rows,
                        f->page_bytes};
     norm none = {0};
     norm_phase(d, w, before ? before->after_mlp : none, l->before_attention, index ? f->features[index] : NULL, mine);
-    strip_phase(d, &l->qkv, w->normed, w->rows, STORE, w->qkv, mine, tiles);
+    strip_phase(w, &l->qkv, w->normed, w->rows, STORE, w->qkv, mine);
     if (!before || before->window != l->window) window_phase(f, w, l->window);
     place_phase(d, f, w, l, &rows);
-    int failed = attention_phase(w, &rows, tiles);
+    int failed = attention_phase(w, &rows);
     merge_phase(d, w);
     int later = l->after_attention.weight != NULL;
-    strip_phase(d, &l->output, w->mixed, w->rows, later ? STORE : ADD, later ? w->added : w->residual, mine, tiles);
+    strip_phase(w, &l->output, w->mixed, w->rows, later ? STORE : ADD, later ? w->added : w->residual, mine);
     norm_phase(d, w, l->after_attention, l->before_mlp, NULL, mine);
-    gate_phase(d, w, &l->gate_up, mine, tiles);
+    gate_phase(d, w, &l->gate_up, mine);
     later = l->after_mlp.weight != NULL;
-    strip_phase(d, &l->down, w->inner, w->rows, later ? STORE : ADD, later ? w->added : w->residual, mine, tiles);
+    strip_phase(w, &l->down, w->inner, w->rows, later ? STORE : ADD, later ? w->added : w->residual, mine);
     return failed;
 }
 
@@ -292,33 +303,25 @@ int64_t decode(const decoder *d, const forward *f) {
     lay_out(d, f, &w, &used);
     for (int64_t lane = 0; lane < f->lanes; lane++) add_units(d, f, &w, lane, &used);
     if (used > f->work_bytes) return used;
-    int failed = 0, tiles = 0;
+    int failed = 0;
+    w.way = d->pairs ? IN_PAIRS : IN_FLOATS;
 #if defined(HAS_AMX)
-    tiles = d->pairs && may_use_tiles();
+    if (d->pairs && may_use_tiles()) w.way = IN_TILES;
 #endif
     memcpy(w.residual, f->embedded, 4 * w.rows * d->hidden);
 #pragma omp parallel num_threads(f->threads) reduction(| : failed)
     {
         float *mine = w.threads + omp_get_thread_num() * w.thread_floats;
 #if defined(HAS_AMX)
-        if (tiles) open_tiles();
+        if (w.way == IN_TILES) open_tiles();
 #endif
-        for (int64_t index = 0; index < d->count; index++) failed |= run_layer(d, f, &w, index, mine, tiles);
+        for (int64_t index = 0; index < d->count; index++) failed |= run_layer(d, f, &w, index, mine);
         norm_phase(d, &w, d->layers[d->count - 1].after_mlp, (norm){0}, NULL, mine);
         last_phase(d, f, &w, mine);
-        strip_phase(d, &d->head, w.last, f->wanted_count, STORE, f->logits, mine, tiles);
+        strip_phase(&w, &d->head, w.last, f->wanted_count, STORE, f->logits, mine);
 #if defined(HAS_AMX)
-        if (tiles) _tile_release();
+        if (w.way == IN_TILES) _tile_release();
 #endif
     }
     return failed ? -1 : 0;
-}
-
-/* whether bfloat16 is multiplied here as it is */
-int has_pairs(void) {
-#if defined(__AVX512BF16__)
-    return 1;
-#else
-    return 0;
-#endif
 }

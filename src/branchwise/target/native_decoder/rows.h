@@ -1,14 +1,14 @@
-/* What a decoder does to one row at a time: norms, rotary positions, gates, and rows in the numbers of the arithmetic. */
+/* What a decoder does to one row at a time: norms, rotary positions, gates, and rows in the numbers of the cache. */
 #pragma once
 
 #include <math.h>
 
-#include "task.h"
+#include "linear.h"
 
 enum { SILU, GELU_TANH };
 
-/* count floats as numbers of the arithmetic */
-static void store_numbers(char *to, const float *from, int64_t count, int pairs) {
+/* count floats as numbers one after another */
+static void store_numbers(char *to, const float *from, int64_t count, int64_t pairs) {
     if (!pairs) {
         memcpy(to, from, 4 * count);
         return;
@@ -16,21 +16,10 @@ static void store_numbers(char *to, const float *from, int64_t count, int pairs)
     uint16_t *halves = (uint16_t *)to;
     int64_t i = 0;
 #if defined(__AVX512BF16__)
-    for (; i + 16 <= count; i += 16) _mm256_storeu_si256((__m256i *)(halves + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(from + i)));
+    for (; i + 16 <= count; i += 16)
+        _mm256_storeu_si256((__m256i *)(halves + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(from + i)));
 #endif
     for (; i < count; i++) halves[i] = (uint16_t)to_bfloat16(from[i]);
-}
-
-/* what lies between the numbers of a row and the end of its last step of 32 */
-static void clear_rest(char *row, int64_t count, int pairs) {
-    int64_t item = pairs ? 2 : 4, rest = padded(count, 32) - count;
-    if (rest) memset(row + item * count, 0, item * rest);
-}
-
-static float sum_of(vec x) {
-    float sum = 0;
-    for (int i = 0; i < LANES; i++) sum += x[i];
-    return sum;
 }
 
 /* to = from / sqrt(mean(from^2) + epsilon) * weight; to may be from */
