@@ -55,7 +55,7 @@ def test_a_grid_of_four_bits_is_found_again(levels):
     q = quantise(weight, "int4")
     found = torch.stack((q.values & 15, q.values >> 4), dim=2).flatten(1)
     assert torch.equal(found.view(64, 4, GROUP), drawn.to(torch.uint8))
-    assert q.relative_error(weight) < 1e-5
+    assert q.relative_error(weight) < 5e-4, "scales and offsets are float16"
     assert quantise(weight.bfloat16(), "int4").relative_error(weight) < 0.005
 
 

@@ -31,7 +31,7 @@ from .decoder_parts import Decoder
 from .quantised import Quantised, quantise
 
 #: raised when `quantised` starts to make other numbers of the same weights
-VERSION = 1
+VERSION = 2
 _WEIGHTS, _RECORD = "weights.safetensors", "engine.json"
 _PARTS = ("values", "zero", "scale")
 

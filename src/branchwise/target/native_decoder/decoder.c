@@ -178,6 +178,7 @@ static void strip_phase(const work *w, const matrix *m, const char *x, int64_t r
 
 /* A strip has 16 gates and the 16 numbers that they let through: half of a step of what `down` reads. */
 static void gate_phase(const decoder *d, const work *w, const matrix *m, float *mine) {
+    static const float nothing[16 * CHUNK];
     float *all = mine + 512 * m->steps;
     int64_t steps = padded(d->inner, 32) / 32;
 #pragma omp for schedule(static)
@@ -190,11 +191,10 @@ static void gate_phase(const decoder *d, const work *w, const matrix *m, float *
                 vec *at = (vec *)(sums + CHUNK * n);
                 *at = gate(*at, d->activation) * *(const vec *)(sums + CHUNK * (16 + n));
             }
-            put_block(w->inner, row, steps, strip, sums, w->rows - row < 16 ? w->rows - row : 16, w->way);
-            if (strip % 2 == 0 && strip == m->strips - 1) {
-                memset(sums, 0, 4 * CHUNK * 16);
-                put_block(w->inner, row, steps, strip + 1, sums, w->rows - row < 16 ? w->rows - row : 16, w->way);
-            }
+            int64_t rows = w->rows - row < 16 ? w->rows - row : 16;
+            put_block(w->inner, row, steps, strip, sums, rows, w->way);
+            /* the other half of the last step */
+            if (strip == m->strips - 1 && strip % 2 == 0) put_block(w->inner, row, steps, strip + 1, nothing, rows, w->way);
         }
     }
 }
