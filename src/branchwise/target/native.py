@@ -71,8 +71,10 @@ class NativeTarget(CompiledTarget):
         )
         matrices: Mapping[str, Quantised] | torch.dtype
         matrices = _DTYPES.get(weights) or quantised_weights(self.decoder, weights, cache_dir)
+        library = native_library().library
+        assert library is not None, "who has products has a library"
         self._native = NativeDecoder(
-            native_library().library,
+            library,
             self.decoder,
             matrices,
             in_pairs=self.products == "bf16",

@@ -196,14 +196,16 @@ class NativeDecoder:
         made |= {f"hidden.{layer}": torch.empty_like(nodes.embedded) for layer in feature_layers if layer}
         features = [made[f"hidden.{i}"].data_ptr() if i in feature_layers else None for i in range(self._count + 1)]
         tables = [[nodes.turns[f"{which}.{name}"].data_ptr() for name in self._tables] for which in _TABLES]
-        arrays = [(ctypes.c_void_p * max(1, len(row)))(*row) for row in (*tables, features)]
+        cosines, sines = (_addresses(row) for row in tables)
+        asked = _addresses(features)
         call = _Forward(
             *(
                 nodes.embedded.data_ptr(),
-                *(ctypes.addressof(array) for array in arrays[:2]),
+                ctypes.addressof(cosines),
+                ctypes.addressof(sines),
                 *(tensor.data_ptr() for tensor in (nodes.parents, nodes.depth, nodes.begins, nodes.committed)),
                 *(tensor.data_ptr() for tensor in (nodes.pages, nodes.page_begins, nodes.wanted, pool)),
-                ctypes.addressof(arrays[2]),
+                ctypes.addressof(asked),
                 made["logits"].data_ptr(),
             ),
             plane_bytes=pool.stride(0) * pool.element_size(),
@@ -266,6 +268,10 @@ class NativeDecoder:
             return None
         self._keeps.append(tensor.contiguous())
         return self._keeps[-1].data_ptr()
+
+
+def _addresses(row: Sequence[int | None]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * max(1, len(row)))(*row)
 
 
 def _stacked_bias(linears: Sequence[Linear]) -> Tensor | None:

@@ -7,7 +7,7 @@ Knows tensors; the layout itself is described in linear.h.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -108,11 +108,12 @@ def pair_up(gate: Packed, up: Packed) -> Packed:
     return _joined((gate, up), alternate)
 
 
-def _joined(parts: Sequence[Packed], join) -> Packed:
+def _joined(parts: Sequence[Packed], join: Callable[[list[Tensor]], Tensor]) -> Packed:
     """All parts must be of one format."""
-    names = ("numbers", "scale", "zero")
-    columns = ([getattr(part, name) for part in parts] for name in names)
-    return Packed(parts[0].format, *(None if column[0] is None else join(column) for column in columns))
+    scales = [part.scale for part in parts if part.scale is not None]
+    zeros = [part.zero for part in parts if part.zero is not None]
+    numbers = join([part.numbers for part in parts])
+    return Packed(parts[0].format, numbers, join(scales) if scales else None, join(zeros) if zeros else None)
 
 
 def pack(matrix: Packed) -> Tensor:
