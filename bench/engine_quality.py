@@ -1,6 +1,6 @@
-"""What the compiled engine's formats cost in quality, and how much its rounding depends on the number of rows.
+"""What a CPU engine's formats cost in quality, and how much its rounding depends on the number of rows.
 
-    python bench/engine_quality.py specbench_dev.jsonl --threads 2
+    python bench/engine_quality.py specbench_dev.jsonl --engine native --threads 2
 
 The text is the prompts of a file one after another, cut into pieces. Per format of the weights:
 
@@ -22,9 +22,10 @@ from torch import Tensor
 
 from branchwise.bench.prompts import read_prompts
 from branchwise.bench.provenance import model_facts, provenance
+from branchwise.decode.attach import as_target
 from branchwise.hub import load, resolve
-from branchwise.target.openvino import OpenVinoTarget
-from branchwise.target.openvino_weights import FORMATS
+from branchwise.target.protocol import Target
+from branchwise.target.quantised import FORMATS
 from branchwise.tree import TokenTree
 
 ROWS = 16
@@ -43,7 +44,7 @@ def own_logits(model: Any, piece: list[int]) -> Tensor:
     return model(torch.tensor([piece[:-1]]), use_cache=False).logits[0]
 
 
-def engine_logits(target: OpenVinoTarget, piece: list[int], rows: int) -> Tensor:
+def engine_logits(target: Target, piece: list[int], rows: int) -> Tensor:
     """The same by the engine, ``rows`` at a time."""
     lane = target.open(len(piece))
     made = []
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     found = {"transformers f32": {"perplexity": math.exp(sum(map(loss, own, pieces)) / count)}}
     print(f"{count} tokens; transformers f32: perplexity {found['transformers f32']['perplexity']:.4f}", flush=True)
     for weights in options.weights.split(","):
-        target = OpenVinoTarget(model, weights=weights)
+        target = as_target(model, options.engine, weights)
         wide = [engine_logits(target, piece, ROWS) for piece in pieces]
         narrow = [engine_logits(target, piece, 1) for piece in pieces[: options.narrow]]
         rounding = max(float((one - other).abs().max()) for one, other in zip(narrow, wide, strict=False))
@@ -82,6 +83,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         print(f"{weights:5}" + "".join(f"  {name} {value:.4g}" for name, value in found[weights].items()), flush=True)
     return {
         "bench": "engine quality",
+        "engine": options.engine,
         "tokens": count,
         "formats": found,
         "provenance": provenance(model=model_facts(options.model, resolve(options.model), model)),
@@ -92,6 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prompts", help="one JSON object per line, as for branchwise bench")
     parser.add_argument("--model", default="default")
+    parser.add_argument("--engine", default="native", choices=("native", "openvino"))
     parser.add_argument("--weights", default=",".join(FORMATS), help="formats; comma between")
     parser.add_argument("--tokens", type=int, default=4096, help="tokens of text")
     parser.add_argument("--length", type=int, default=512, help="tokens of a piece")

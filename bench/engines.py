@@ -34,8 +34,8 @@ from torch import Tensor, nn
 
 from branchwise.bench.limits import Limits, best_ms, measure_limits
 from branchwise.bench.provenance import provenance
-from branchwise.target.openvino_decoder import Linear
-from branchwise.target.openvino_weights import GROUP, quantise
+from branchwise.target.decoder_parts import Linear
+from branchwise.target.quantised import GROUP, quantise
 
 Call = Callable[[Tensor], Any]
 """Takes rows ``[n, hidden]``."""

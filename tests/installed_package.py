@@ -31,7 +31,8 @@ def check_archives(folder: Path) -> None:
         heads = sum(file.file_size for file in archive.infolist() if file.filename.startswith(HEADS))
     with tarfile.open(source) as archive:
         in_source = {name.partition("/")[2] for name in archive.getnames()}
-    for name in ("branchwise/py.typed", "branchwise/cli.py", "branchwise/attention/native_kernel/kernel.c"):
+    sources = ("branchwise/attention/native_kernel/kernel.c", "branchwise/target/native_decoder/decoder.c")
+    for name in ("branchwise/py.typed", "branchwise/cli.py", *sources):
         assert name in in_wheel, f"{wheel.name} lacks {name}"
         assert f"src/{name}" in in_source, f"{source.name} lacks src/{name}"
     for name in ("LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "tests/conftest.py", "docs/exactness.md"):

@@ -31,10 +31,11 @@ TensorParallel = Annotated[
 ]
 EngineName = Annotated[
     str,
-    typer.Option("--engine", help="transformers; openvino (compiled for the CPU); auto: openvino if it can."),
+    typer.Option("--engine", help="transformers; native or openvino (for CPUs); auto: the fastest that can."),
 ]
 Weights = Annotated[
-    str | None, typer.Option(help="With --engine openvino: f32, bf16, int8 or int4.", show_default="the model's own")
+    str | None,
+    typer.Option(help="With --engine native or openvino: f32, bf16, int8 or int4.", show_default="the model's own"),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 

@@ -21,9 +21,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from .large_pages import large_zeros
 from .snapshot import Snapshot
 
-#: rows of a block: what OpenVINO's paged attention works with on a CPU
+#: rows of a block, if not said otherwise: what OpenVINO's paged attention works with on a CPU
 BLOCK_ROWS = 32
 GROWTH = 1.5
 
@@ -36,15 +37,18 @@ class PagedCache:
         heads: key/value heads K.
         width: numbers per row and head D, the same for keys and values.
         dtype: of the rows.
+        block_rows: rows of a block R.
 
     Attributes:
+        block_rows: as given.
         pool: all rows; another tensor after every growth, see `growths`.
         growths: rises when `pool` is another tensor.
     """
 
-    def __init__(self, layers: int, heads: int, width: int, dtype: torch.dtype) -> None:
+    def __init__(self, layers: int, heads: int, width: int, dtype: torch.dtype, block_rows: int = BLOCK_ROWS) -> None:
         # a block is there from the start, so that whoever holds the pool never holds an empty tensor
-        self.pool = torch.zeros(2 * layers, 1, heads, BLOCK_ROWS, width, dtype=dtype)
+        self.pool = large_zeros(2 * layers, 1, heads, block_rows, width, dtype=dtype)
+        self.block_rows = block_rows
         self.growths = 0
         self._free = [0]
         self._blocks: dict[int, list[int]] = {}
@@ -80,7 +84,7 @@ class PagedCache:
         self._refuse_in_flight("open a lane")
         lane, self._next_lane = self._next_lane, self._next_lane + 1
         self._length[lane], self._blocks[lane] = 0, []
-        wanted = _blocks_for(expected_rows) - len(self._free)
+        wanted = self._blocks_for(expected_rows) - len(self._free)
         if wanted > 0:
             self._grow(self.pool.shape[1] + wanted, needed=0)
         return lane
@@ -92,7 +96,7 @@ class PagedCache:
         self._free.extend(self._blocks.pop(lane))
         del self._length[lane]
         if not self._length and self.pool.shape[1] > 1:
-            self._replace(self.pool.new_zeros(self.pool.shape[0], 1, *self.pool.shape[2:]))
+            self._replace(self._zeros(1))
             self._free = [0]
 
     def clear(self, lane: int) -> None:
@@ -117,7 +121,7 @@ class PagedCache:
         Attention hides stale rows with a weight of zero, but zero times NaN is NaN.
         """
         self._refuse_in_flight("scrub a lane")
-        blocks, at = self.blocks(lane), self._length[lane] % BLOCK_ROWS
+        blocks, at = self.blocks(lane), self._length[lane] % self.block_rows
         if at:
             self.pool[:, blocks[-1], :, at:] = 0
         self.pool[:, self._free] = 0
@@ -225,25 +229,25 @@ class PagedCache:
         assert everywhere == list(range(self.pool.shape[1])), f"a block is lost or held twice: {everywhere}"
         for lane, blocks in self._blocks.items():
             rows = self._length[lane] + self._flight.get(lane, 0)
-            assert len(blocks) == _blocks_for(rows), f"lane {lane} holds {len(blocks)} blocks for {rows} rows"
+            assert len(blocks) == self._blocks_for(rows), f"lane {lane} holds {len(blocks)} blocks for {rows} rows"
 
     # blocks
 
     def _place(self, lane: int, row: int) -> tuple[int, int]:
-        return self._blocks[lane][row // BLOCK_ROWS], row % BLOCK_ROWS
+        return self._blocks[lane][row // self.block_rows], row % self.block_rows
 
     def _places(self, lane: int, first: int, count: int) -> list[tuple[int, int]]:
         return [self._place(lane, row) for row in range(first, first + count)]
 
     def _reserve(self, lane: int, rows: int) -> None:
-        missing = _blocks_for(rows) - len(self._blocks[lane])
+        missing = self._blocks_for(rows) - len(self._blocks[lane])
         if missing > len(self._free):
             used = self.pool.shape[1] - len(self._free)
             self._grow(math.ceil(GROWTH * (used + missing)), needed=used + missing)
         self._blocks[lane].extend(self._free.pop() for _ in range(missing))
 
     def _return_spare(self, lane: int) -> None:
-        keep = _blocks_for(self._length[lane])
+        keep = self._blocks_for(self._length[lane])
         self._free.extend(self._blocks[lane][keep:])
         del self._blocks[lane][keep:]
 
@@ -251,18 +255,25 @@ class PagedCache:
         """Makes the pool ``blocks`` large, or as large as the limit allows, but at least ``needed``."""
         old = self.pool.shape[1]
         if self._row_limit is not None:
-            blocks = min(blocks, _blocks_for(self._row_limit))
+            blocks = min(blocks, self._blocks_for(self._row_limit))
         blocks = max(blocks, needed)
         if blocks <= old:
             return
-        pool = self.pool.new_zeros(self.pool.shape[0], blocks, *self.pool.shape[2:])
+        pool = self._zeros(blocks)
         pool[:, :old] = self.pool
         self._replace(pool)
         self._free.extend(range(old, blocks))
 
+    def _zeros(self, blocks: int) -> Tensor:
+        planes, _, *rest = self.pool.shape
+        return large_zeros(planes, blocks, *rest, dtype=self.pool.dtype)
+
     def _replace(self, pool: Tensor) -> None:
         self.pool = pool
         self.growths += 1
+
+    def _blocks_for(self, rows: int) -> int:
+        return -(-rows // self.block_rows)
 
     # checks
 
@@ -281,7 +292,3 @@ class PagedCache:
     def _refuse_in_flight(self, what: str) -> None:
         if self._flight:
             raise RuntimeError(f"cannot {what} while a tree is in flight; commit or roll back first")
-
-
-def _blocks_for(rows: int) -> int:
-    return -(-rows // BLOCK_ROWS)

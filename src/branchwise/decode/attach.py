@@ -12,13 +12,16 @@ from transformers import PreTrainedModel
 from ..draft.protocol import Drafter
 from ..draft.registry import check_drafter_name, make_drafter
 from ..target.huggingface import HuggingFaceTarget
+from ..target.native import NativeTarget, is_worth_while
 from ..target.protocol import Target
+from ..target.quantised import check_weights
 from ..target.sharded import is_sharded
 from ..target.support import UnsupportedModel
 from ..warning import BranchwiseWarning
 
-#: what may run a model: transformers itself, OpenVINO on a CPU, or the latter where it can and else the former
-ENGINES = ("transformers", "openvino", "auto")
+#: what may run a model: transformers itself; this library's own C or OpenVINO, on a CPU; or the first of these that can
+ENGINES = ("transformers", "native", "openvino", "auto")
+_COMPILED = ("native", "openvino")
 
 
 def as_target(model: Any, engine: str = "transformers", weights: str | None = None) -> Target:
@@ -27,12 +30,13 @@ def as_target(model: Any, engine: str = "transformers", weights: str | None = No
     Args:
         model: a transformers model, or a target.
         engine: what runs it, one of `ENGINES`.
-        weights: their format where OpenVINO runs it: "f32", "bf16", "int8" or "int4"; the model's own if absent.
+        weights: their format in a compiled engine: "f32", "bf16", "int8" or "int4"; the model's own if absent.
 
     Raises:
         ValueError: an engine or a format is not known, or does not go with the others; or the weights are spread over
             processes, which one process alone cannot run.
         ImportError: the engine is not installed; names the extra.
+        NativeUnavailable: the native engine was asked for and there is no C compiler.
         UnsupportedModel: the model cannot be kept exact.
         TypeError: it is neither a transformers model nor a target; says what to give instead.
     """
@@ -62,27 +66,36 @@ def check_engine(engine: str, weights: str | None) -> None:
     """Raises ValueError for engines and formats that do not exist or do not go together."""
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    if weights is not None:
+        if engine not in _COMPILED:
+            raise ValueError(
+                f"weights={weights!r} goes with engine='native' or 'openvino'; {engine!r} takes the model as loaded"
+            )
+        check_weights(weights)
     if engine == "openvino":
         # the package takes a while to import, and most runs do without; where it is missing, this says so
-        from ..target.openvino import check_weights
-
-        if weights is not None:
-            check_weights(weights)
-    elif weights is not None:
-        raise ValueError(f"weights={weights!r} goes with engine='openvino'; {engine!r} takes the model as loaded")
+        from ..target import openvino  # noqa: F401
 
 
 def _compiled(model: PreTrainedModel, engine: str, weights: str | None) -> Target:
+    if engine == "native" or (engine == "auto" and is_worth_while()):
+        try:
+            return NativeTarget(model, weights=weights)
+        except UnsupportedModel as error:
+            return _else_transformers(model, engine, error)
     try:
         from ..target.openvino import OpenVinoTarget
 
         return OpenVinoTarget(model, weights=weights)
     except (UnsupportedModel, ImportError) as error:
-        if engine == "openvino":
-            raise
-        message = f"engine 'auto' takes transformers: {error}"
-        warnings.warn(message, BranchwiseWarning, stacklevel=4)
-        return HuggingFaceTarget(model)
+        return _else_transformers(model, engine, error)
+
+
+def _else_transformers(model: PreTrainedModel, engine: str, error: Exception) -> Target:
+    if engine != "auto":
+        raise error
+    warnings.warn(f"engine 'auto' takes transformers: {error}", BranchwiseWarning, stacklevel=5)
+    return HuggingFaceTarget(model)
 
 
 def drafter_for(target: Target, tokenizer: Any, drafter: str | Drafter, options: Mapping[str, Any] | None) -> Drafter:

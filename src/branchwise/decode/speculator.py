@@ -61,10 +61,10 @@ class Speculator:
         rule: ``"auto"``, a name (see ``branchwise.verify``) or a `Rule`.
         budget: most nodes of a tree, root included; 1 is plain decoding. ``"auto"`` chooses at every step (see
             `SharedBudget`), from the first one on where ``branchwise tune`` or an earlier run has measured costs.
-        engine: what runs the model: ``"transformers"``; ``"openvino"``, compiled for the CPU (docs/performance.md); or
-            ``"auto"``, OpenVINO for models that it can compile exactly and transformers for others.
-        weights: with OpenVINO, what the weights are kept in: "f32", "bf16", "int8" or "int4"; the model's own format if
-            absent. With fewer bits, the output is that of plain decoding with these weights.
+        engine: what runs the model: ``"transformers"``; ``"native"`` or ``"openvino"``, for CPUs
+            (docs/performance.md); or ``"auto"``, the fastest of them that runs the model exactly.
+        weights: in the engines for CPUs, what the weights are kept in: "f32", "bf16", "int8" or "int4"; the model's own
+            format if absent. With fewer bits, the output is that of plain decoding with these weights.
 
     Raises:
         UnsupportedModel: the model cannot be kept exact; says why and what to do.

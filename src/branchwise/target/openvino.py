@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -23,20 +22,19 @@ except ImportError as error:
         f"the compiled engine needs OpenVINO ({error}): pip install 'branchwise[openvino]', or engine='transformers'"
     ) from error
 
-from ..cache import PagedCache, Snapshot
+from ..cache.paged_cache import BLOCK_ROWS
 from ..tree import TokenTree
-from .openvino_decoder import REMEDY, check_exported, read_decoder
+from .compiled import CompiledTarget, check_compiled, format_for
 from .openvino_engine import CompiledDecoder, Numbers
-from .openvino_inputs import Turns, gathered_inputs, paged_inputs, positions_of
-from .openvino_store import quantised_weights
-from .openvino_weights import Quantised, check_weights
-from .protocol import TargetOutput
-from .support import UnsupportedModel, check_eval_mode, check_supported, context_limit
+from .openvino_inputs import gathered_inputs, paged_inputs
+from .quantised import Quantised
+from .quantised_store import quantised_weights
+from .turns import positions_of
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
-class OpenVinoTarget:
+class OpenVinoTarget(CompiledTarget):
     """Any ``AutoModelForCausalLM`` of the families in `EXPORTED_MODEL_TYPES`, compiled for the CPU.
 
     Args:
@@ -57,6 +55,7 @@ class OpenVinoTarget:
     """
 
     engine = "openvino"
+    _least_nodes = 2  # see `_pair`
 
     def __init__(
         self,
@@ -69,36 +68,21 @@ class OpenVinoTarget:
         threads: int | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        if prefill_chunk < 1:
-            raise ValueError(f"prefill_chunk must be >= 1 token, got {prefill_chunk}")
-        check_exported(model)
-        check_supported(model)
-        self._check_place(model)
-        weights = _own_format(model) if weights is None else weights
-        check_weights(weights)
-        self.model = model
-        self.weights = weights
+        check_compiled(model, prefill_chunk)
+        weights = format_for(model, weights)
         self.numbers = Numbers.of(weights) if numbers is None else numbers
-        self.prefill_chunk = prefill_chunk
-        self.decoder = read_decoder(model)
-        self.windows = [layer.window for layer in self.decoder.layers]
-        self.context_limit = context_limit(model)
-        self.vocab_size = len(self.decoder.head.weight)
-        self.device = torch.device("cpu")
-        self.cache = PagedCache(len(self.windows), self.decoder.key_heads, self.decoder.width, self.numbers.rows)
+        super().__init__(
+            model,
+            weights=weights,
+            rows=self.numbers.rows,
+            block_rows=BLOCK_ROWS,
+            prefill_chunk=prefill_chunk,
+            threads=threads,
+        )
         self._paged = paged
-        self._threads = threads if threads is not None else torch.get_num_threads()
         self._matrices: Mapping[str, Quantised] | torch.dtype
         self._matrices = _DTYPES.get(weights) or quantised_weights(self.decoder, weights, cache_dir)
-        self._turns = Turns(self.decoder.rotary)
         self._compiled: CompiledDecoder | None = None
-
-    @staticmethod
-    def _check_place(model: PreTrainedModel) -> None:
-        device = model.get_input_embeddings().weight.device
-        if device.type != "cpu":
-            name = model.config.model_type
-            raise UnsupportedModel(name, f"it is on {device}, and the OpenVINO engine runs on the CPU", REMEDY)
 
     @property
     def cost_facts(self) -> dict[str, str | int | bool]:
@@ -112,96 +96,6 @@ class OpenVinoTarget:
             "openvino": openvino.__version__,
             "engine_threads": self._threads,
         }
-
-    # lanes
-
-    def open(self, expected_rows: int = 0, longest: int | None = None) -> int:
-        """See `Target.open`."""
-        check_eval_mode(self.model)
-        return self.cache.open(expected_rows)
-
-    def free(self, lane: int) -> None:
-        """See `Target.free`."""
-        self.cache.free(lane)
-
-    def clear(self, lane: int) -> None:
-        """See `Target.clear`."""
-        self.cache.clear(lane)
-
-    def scrub(self, lane: int) -> None:
-        """See `Target.scrub`."""
-        self.cache.scrub(lane)
-
-    def length(self, lane: int) -> int:
-        """See `Target.length`."""
-        return self.cache.length(lane)
-
-    def depth_limit(self, lane: int) -> int | None:
-        """See `Target.depth_limit`."""
-        return None if self.context_limit is None else max(0, self.context_limit - 1 - self.cache.length(lane))
-
-    @property
-    def solo_beyond(self) -> int | None:
-        """See `Target.solo_beyond`."""
-        return None
-
-    def limit_rows(self, rows: int) -> None:
-        """See `Target.limit_rows`."""
-        self.cache.limit_rows(rows)
-
-    def snapshot(self, lane: int) -> Snapshot:
-        """See `Target.snapshot`."""
-        return self.cache.snapshot(lane)
-
-    def restore(self, lane: int, snapshot: Snapshot, tokens: Sequence[int]) -> None:
-        """See `Target.restore`."""
-        self.cache.restore(lane, snapshot, len(tokens))
-
-    # forwards
-
-    def prefill(self, lane: int, prompt: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
-        """See `Target.prefill`."""
-        tokens = list(prompt[:-1])
-        chunks = [tokens[i : i + self.prefill_chunk] for i in range(0, len(tokens), self.prefill_chunk)]
-        parts = [self.feed(lane, chunk, feature_layers) for chunk in chunks]
-        return {layer: torch.cat([part[layer] for part in parts]) for layer in feature_layers if parts}
-
-    @torch.no_grad()
-    def feed(self, lane: int, tokens: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
-        """See `Target.feed`."""
-        chain = TokenTree.from_chain(tokens[0], list(tokens[1:]))
-        made = self._run({lane: chain}, feature_layers, wanted=[len(chain) - 1])
-        self.cache.commit({lane: range(len(chain))})
-        return self._features(made, feature_layers, range(len(chain)))
-
-    @torch.no_grad()
-    def forward(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
-        """See `Target.forward`."""
-        for lane, tree in trees.items():
-            limit = self.depth_limit(lane)
-            if limit is not None and tree.height > limit:
-                raise ValueError(
-                    f"the tree of lane {lane} is {tree.height} deep but only {limit} positions are left below its root "
-                    f"at position {self.cache.length(lane)}"
-                )
-        nodes = list(map(len, trees.values()))
-        places = list(accumulate((max(2, count) for count in nodes), initial=0))
-        wanted = [first + node for first, count in zip(places, nodes, strict=False) for node in range(count)]
-        made = self._run(trees, feature_layers, wanted)
-        logits = made["logits"].split(nodes)  # [n, V] each
-        features = {layer: rows.split(nodes) for layer, rows in self._features(made, feature_layers, wanted).items()}
-        return {
-            lane: TargetOutput(logits[i], {layer: parts[i] for layer, parts in features.items()})
-            for i, lane in enumerate(trees)
-        }
-
-    def commit(self, paths: Mapping[int, Sequence[int]]) -> None:
-        """See `Target.commit`."""
-        self.cache.commit(paths)
-
-    def rollback(self) -> None:
-        """See `Target.rollback`."""
-        self.cache.rollback()
 
     def _run(
         self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...], wanted: Sequence[int]
@@ -248,13 +142,6 @@ class OpenVinoTarget:
             )
         return self._compiled
 
-    def _features(
-        self, made: Mapping[str, Tensor], feature_layers: tuple[int, ...], nodes: Sequence[int]
-    ) -> dict[int, Tensor]:
-        """Of some nodes, in the model's own dtype, which heads are in."""
-        at = torch.tensor(nodes)
-        return {layer: made[f"hidden.{layer}"].index_select(0, at).to(self.model.dtype) for layer in feature_layers}
-
 
 def _pair(root: TokenTree) -> TokenTree:
     """A lone root with a child that nobody asks for.
@@ -263,11 +150,3 @@ def _pair(root: TokenTree) -> TokenTree:
     last bit however many there are: with a second one, plain decoding and a chain of drafts agree to the last bit.
     """
     return TokenTree((root.tokens[0], root.tokens[0]), (-1, 0))
-
-
-def _own_format(model: PreTrainedModel) -> str:
-    """The format that loses nothing."""
-    if model.dtype is torch.float64:
-        name = model.config.model_type
-        raise UnsupportedModel(name, "it is in float64, and the engine computes in float32", "give model.float()")
-    return "bf16" if model.dtype is torch.bfloat16 else "f32"

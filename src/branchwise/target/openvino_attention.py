@@ -25,7 +25,7 @@ from openvino import opset15 as ops
 from openvino.op import _PagedAttentionExtension
 
 from ..cache.paged_cache import BLOCK_ROWS
-from .openvino_decoder import Decoder
+from .decoder_parts import Decoder
 from .openvino_tensors import float_constant, int_constant, named, parameter
 
 Node = Any

@@ -9,11 +9,11 @@ import openvino as ov
 import torch
 from torch import Tensor
 
+from .decoder_parts import Decoder
 from .openvino_attention import Attention
-from .openvino_decoder import Decoder
 from .openvino_graph import build_graph
 from .openvino_tensors import shared
-from .openvino_weights import Quantised
+from .quantised import Quantised
 
 _ROW_TYPES = {torch.float32: ov.Type.f32, torch.bfloat16: ov.Type.bf16, torch.float16: ov.Type.f16}
 

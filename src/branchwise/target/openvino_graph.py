@@ -21,11 +21,11 @@ import torch
 from openvino import opset15 as ops
 from torch import Tensor
 
+from .decoder_parts import Decoder, Layer, Norm
 from .openvino_attention import Attention
-from .openvino_decoder import Decoder, Layer, Norm
 from .openvino_linear import Linears, Node
 from .openvino_tensors import float_constant, int_constant, named, parameter
-from .openvino_weights import Quantised
+from .quantised import Quantised
 
 Turns = Mapping[str, tuple[Node, ...]]
 """Cosines and sines ``[T, 1, 1, D]`` by the name of the table."""

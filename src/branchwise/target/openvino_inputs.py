@@ -1,4 +1,4 @@
-"""What one forward brings to a compiled decoder: positions, blocks, and who sees whom, as named tensors.
+"""What one forward brings to a compiled decoder: blocks, and who sees whom, as named tensors.
 
 Knows trees and a `PagedCache`; knows no weight and no engine.
 """
@@ -16,42 +16,9 @@ from ..cache import PagedCache
 from ..cache.paged_cache import BLOCK_ROWS
 from ..tree import TokenTree
 from .openvino_attention import seen_names
-from .openvino_decoder import Turn
 
-#: rows that the tables of a `Turns` grow by
-_TURNS = 1024
 #: hides a row: far below any score, and finite, so that rows of padding stay finite, too
 _HIDDEN = -1e30
-
-
-class Turns:
-    """Cosines and sines of positions, computed once for each position.
-
-    Args:
-        rotary: the tables by name.
-    """
-
-    def __init__(self, rotary: Mapping[str, Turn]) -> None:
-        self._rotary = dict(rotary)
-        self._tables: dict[str, Tensor] = {}  # by name of the input: [positions, D]
-        self._known = 0
-
-    def of(self, positions: Sequence[int]) -> dict[str, Tensor]:
-        """The rows of some positions, by name of the input."""
-        if not self._rotary:
-            return {}
-        if max(positions) >= self._known:
-            self._known = _TURNS * (1 + max(positions) // _TURNS)
-            for name, turn in self._rotary.items():
-                pair = turn(torch.arange(self._known))
-                self._tables |= {f"{which}.{name}": t for which, t in zip(("cosines", "sines"), pair, strict=True)}
-        at = torch.tensor(positions)
-        return {name: table.index_select(0, at) for name, table in self._tables.items()}
-
-
-def positions_of(cache: PagedCache, trees: Mapping[int, TokenTree]) -> list[int]:
-    """Of all nodes, lane after lane."""
-    return [cache.length(lane) + depth for lane, tree in trees.items() for depth in tree.depth]
 
 
 def paged_inputs(cache: PagedCache, trees: Mapping[int, TokenTree]) -> dict[str, Tensor]:

@@ -10,9 +10,9 @@ import torch
 from openvino import opset15 as ops
 from torch import Tensor
 
-from .openvino_decoder import Linear
+from .decoder_parts import Linear
 from .openvino_tensors import constant, int_constant
-from .openvino_weights import GROUP, Quantised
+from .quantised import GROUP, Quantised
 
 Node = Any
 """A node or an output of one, as the operations take them."""

@@ -148,7 +148,8 @@ static inline __attribute__((always_inline)) void weigh_as(const task *t, int64_
 
 static void weigh(const task *t, int64_t row, int64_t count, int64_t padded_count, float factor) {
     int64_t key_bytes = item_size(t->c) * t->c->key_strides[2];
-    ahead next = {t->key + (row + count) * key_bytes, key_bytes, item_size(t->c) * t->c->dim};
+    const char *coming = t->coming ? t->coming : t->key + (row + count) * key_bytes;
+    ahead next = {coming, key_bytes, item_size(t->c) * t->c->dim};
     if (t->pairs) weigh_as(t, count, padded_count, factor, &next, 1);
     else weigh_as(t, count, padded_count, factor, &next, 0);
 }
@@ -214,10 +215,10 @@ static void absorb(const task *t, int64_t row, int64_t position, int64_t column,
     mix(t, row, count, padded_count);
 }
 
-static int run_task(const call *c, int64_t number, int tiles) {
-    int64_t part = number % c->parts, pair = number / c->parts;
+/* how a task multiplies, and its sizes */
+static task task_of(const call *c, int64_t number, int tiles) {
+    int64_t pair = number / c->parts, most = padded(c->group * c->width, 16);
     task t = {.c = c, .b = pair / c->kv_heads, .kv_head = pair % c->kv_heads};
-    int64_t item = item_size(c), most = padded(c->group * c->width, 16);
     t.nodes = c->nodes[t.b]; /* padding is not computed */
     t.queries = padded(c->group * t.nodes, 16);
     t.value_width = padded(c->value_dim, 16);
@@ -226,38 +227,62 @@ static int run_task(const call *c, int64_t number, int tiles) {
 #endif
     t.tiles = t.pairs && tiles;
     t.depth_words = t.pairs ? padded(c->dim, t.tiles ? 32 : 2) / 2 : c->dim;
-    t.key = c->key + item * (t.b * c->key_strides[0] + t.kv_head * c->key_strides[1]);
-    t.value = c->value + item * (t.b * c->value_strides[0] + t.kv_head * c->value_strides[1]);
     t.mixed = c->mixed + number * most * t.value_width;
     t.largest = c->largest + number * most;
     t.total = c->total + number * most;
+    return t;
+}
 
-    size_t sizes[6] = {t.depth_words * t.queries, BLOCK * t.queries,       BLOCK / 2 * t.queries,
-                       BLOCK / 2 * t.queries,     BLOCK * t.depth_words, BLOCK * t.value_width};
+/* gives a task its memory and its queries; 0 when there is no memory */
+static int begin_task(task *t) {
+    size_t sizes[6] = {t->depth_words * t->queries, BLOCK * t->queries,      BLOCK / 2 * t->queries,
+                       BLOCK / 2 * t->queries,      BLOCK * t->depth_words, BLOCK * t->value_width};
     size_t all = 0;
     for (int i = 0; i < 6; i++) all += padded(sizes[i], 16);
     float *memory = reserve(all);
-    if (!memory) return 1;
-    float **places[6] = {&t.s.queries, &t.s.scores, &t.s.weights, &t.s.turned, &t.s.keys, &t.s.values};
+    if (!memory) return 0;
+    float **places[6] = {&t->s.queries, &t->s.scores, &t->s.weights, &t->s.turned, &t->s.keys, &t->s.values};
     for (int i = 0; i < 6; i++) {
         *places[i] = memory;
         memory += padded(sizes[i], 16);
     }
-    memset(t.mixed, 0, 4 * t.queries * t.value_width);
-    for (int64_t m = 0; m < t.queries; m++) {
-        t.largest[m] = LEAST;
-        t.total[m] = 0;
+    memset(t->mixed, 0, 4 * t->queries * t->value_width);
+    for (int64_t m = 0; m < t->queries; m++) {
+        t->largest[m] = LEAST;
+        t->total[m] = 0;
     }
-    pack_queries(&t);
+    pack_queries(t);
+    return 1;
+}
+
+/* most keys at once */
+static int64_t block_of(const task *t) { return t->pairs && t->queries <= 96 ? BLOCK : t->pairs ? BLOCK / 2 : BLOCK / 4; }
+
+/* the committed rows [begin, end) of a part */
+typedef struct {
+    int64_t begin, end;
+} span;
+
+static span span_of(const task *t, int64_t part) {
+    const call *c = t->c;
+    int64_t length = c->committed[t->b];
+    int64_t first = c->window && length + 1 > c->window ? length + 1 - c->window : 0; /* the root looks furthest back */
+    int64_t share = padded((length - first + c->parts - 1) / c->parts, 32), begin = first + part * share;
+    return (span){begin, begin + share < length ? begin + share : length};
+}
+
+static int run_task(const call *c, int64_t number, int tiles) {
+    task t = task_of(c, number, tiles);
+    int64_t item = item_size(c), part = number % c->parts;
+    t.key = c->key + item * (t.b * c->key_strides[0] + t.kv_head * c->key_strides[1]);
+    t.value = c->value + item * (t.b * c->value_strides[0] + t.kv_head * c->value_strides[1]);
+    if (!begin_task(&t)) return 1;
 #if defined(HAS_AMX)
     if (t.tiles) open_tiles();
 #endif
-    int64_t length = c->committed[t.b];
-    int64_t first = c->window && length + 1 > c->window ? length + 1 - c->window : 0; /* the root looks furthest back */
-    int64_t share = padded((length - first + c->parts - 1) / c->parts, 32);
-    int64_t begin = first + part * share, end = begin + share < length ? begin + share : length;
-    int64_t block = t.pairs && t.queries <= 96 ? BLOCK : t.pairs ? BLOCK / 2 : BLOCK / 4;
-    for (int64_t at = begin; at < end; at += block) absorb(&t, at, at, -1, end - at < block ? end - at : block);
+    span rows = span_of(&t, part);
+    int64_t block = block_of(&t);
+    for (int64_t at = rows.begin; at < rows.end; at += block) absorb(&t, at, at, -1, rows.end - at < block ? rows.end - at : block);
     int64_t columns = c->columns - c->width + t.nodes; /* those behind are padding */
     if (part == c->parts - 1)
         for (int64_t at = 0; at < columns; at += block)
@@ -268,33 +293,35 @@ static int run_task(const call *c, int64_t number, int tiles) {
     return 0;
 }
 
-/* the parts of one key/value head of one sequence, weighed and written */
-static void merge(const call *c, int64_t pair) {
+/* the parts of query m of one key/value head of one sequence, weighed and written as numbers of a format */
+static void merge_row(const call *c, int64_t pair, int64_t m, char *out, int64_t dtype) {
     int64_t queries = padded(c->group * c->width, 16), value_width = padded(c->value_dim, 16);
+    int64_t head = pair % c->kv_heads * c->group + m / c->nodes[pair / c->kv_heads];
+    float largest = c->sinks ? c->sinks[head] : LEAST, total = 0;
+    for (int64_t part = 0; part < c->parts; part++) {
+        float one = c->largest[(pair * c->parts + part) * queries + m];
+        if (one > largest) largest = one;
+    }
+    if (c->sinks) total = exp2_vec(splat(c->sinks[head] - largest), 0)[0];
+    float *sum = c->mixed + (pair * c->parts * queries + m) * value_width;
+    for (int64_t part = 0; part < c->parts; part++) {
+        int64_t at = (pair * c->parts + part) * queries + m;
+        float weight = c->largest[at] <= LEAST ? 0 : exp2_vec(splat(c->largest[at] - largest), 0)[0];
+        total += weight * c->total[at];
+        for (int64_t v = 0; v < c->value_dim; v++)
+            sum[v] = weight * c->mixed[at * value_width + v] + (part ? sum[v] : 0);
+    }
+    store_row(out, sum, total, c->value_dim, dtype);
+}
+
+static void merge(const call *c, int64_t pair) {
     int64_t b = pair / c->kv_heads, heads = c->kv_heads * c->group, first_head = pair % c->kv_heads * c->group;
     int64_t nodes = c->nodes[b], first = c->starts ? c->starts[b] : b * c->width;
     int64_t bytes = item_size(c) * c->value_dim;
     for (int64_t node = nodes; !c->starts && node < c->width; node++) /* padding */
         memset(c->output + ((first + node) * heads + first_head) * bytes, 0, c->group * bytes);
-    for (int64_t m = 0; m < c->group * nodes; m++) {
-        int64_t head = first_head + m / nodes;
-        char *out = c->output + ((first + m % nodes) * heads + head) * bytes;
-        float largest = c->sinks ? c->sinks[head] : LEAST, total = 0;
-        for (int64_t part = 0; part < c->parts; part++) {
-            float one = c->largest[(pair * c->parts + part) * queries + m];
-            if (one > largest) largest = one;
-        }
-        if (c->sinks) total = exp2_vec(splat(c->sinks[head] - largest), 0)[0];
-        float *sum = c->mixed + (pair * c->parts * queries + m) * value_width;
-        for (int64_t part = 0; part < c->parts; part++) {
-            int64_t at = (pair * c->parts + part) * queries + m;
-            float weight = c->largest[at] <= LEAST ? 0 : exp2_vec(splat(c->largest[at] - largest), 0)[0];
-            total += weight * c->total[at];
-            for (int64_t v = 0; v < c->value_dim; v++)
-                sum[v] = weight * c->mixed[at * value_width + v] + (part ? sum[v] : 0);
-        }
-        store_row(out, sum, total, c->value_dim, c->dtype);
-    }
+    for (int64_t m = 0; m < c->group * nodes; m++)
+        merge_row(c, pair, m, c->output + ((first + m % nodes) * heads + first_head + m / nodes) * bytes, c->dtype);
 }
 
 /* 0, or 1 when there is no memory for a task */

@@ -53,6 +53,7 @@ typedef struct {
     int64_t b, kv_head, nodes, queries, value_width, depth_words; /* queries: M = group x nodes, padded; value_width Dv padded */
     int pairs, tiles;
     const char *key, *value;
+    const char *coming; /* keys of the next block, where they do not lie behind those of this one */
     float *mixed, *largest, *total;
     scratch s;
 } task;

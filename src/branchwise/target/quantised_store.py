@@ -5,7 +5,7 @@
 
 The key is a hash of every weight, of the format and of the version of the code that quantises: another checkpoint, or
 other code, never meets these files. A folder appears complete, by renaming. One that does not hold what its checksum
-says is named in a warning, removed and made anew. Knows files; the numbers are `openvino_weights`' business.
+says is named in a warning, removed and made anew. Knows files; the numbers are `quantised`' business.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from torch import Tensor
 from ..hub.cache_folder import CacheFolder
 from ..hub.wheel import file_sha256
 from ..warning import BranchwiseWarning
-from .openvino_decoder import Decoder
-from .openvino_weights import Quantised, quantise
+from .decoder_parts import Decoder
+from .quantised import Quantised, quantise
 
-#: raised when `openvino_weights` starts to make other numbers of the same weights
-VERSION = 1
+#: raised when `quantised` starts to make other numbers of the same weights
+VERSION = 2
 _WEIGHTS, _RECORD = "weights.safetensors", "engine.json"
 _PARTS = ("values", "zero", "scale")
 

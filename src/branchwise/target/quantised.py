@@ -1,7 +1,8 @@
 """Matrices in fewer bits: 8 per number with one scale per row, or 4 with one scale per 32 numbers.
 
     8 bits   w = (q - zero) * scale      q 0..255, zero a whole number, one of each per row
-    4 bits   w = (q - zero) * scale      q 0..15, zero any number, one of each per group of 32 along a row
+    4 bits   w = (q - zero) * scale      q 0..15, zero any number, one of each per group of 32 along a row;
+                                         scale and zero * scale are float16 numbers
 
 Data-free: nothing but the weights is looked at. With four bits, the step is searched: a checkpoint that was made from a
 GGUF file with 4-bit blocks of 32 lies on such a grid already, and its own values are found again (up to the rounding to
@@ -98,9 +99,11 @@ def _four_bits(weight: Tensor) -> Quantised:
         better = error < best_error
         best_error = torch.where(better, error, best_error)
         best_scale = torch.where(better, scale, best_scale)
-    values = ((grouped - low) / best_scale).round().clamp_(0, 15).to(torch.uint8).flatten(1)
+    # numbers of 16 bits, as GGUF files have them: an engine may keep them so
+    low, scale = low.half().float(), _positive(best_scale.half().float())
+    values = ((grouped - low) / scale).round().clamp_(0, 15).to(torch.uint8).flatten(1)
     packed = values[:, 0::2] | (values[:, 1::2] << 4)
-    return Quantised(packed, (-low / best_scale).squeeze(2), best_scale.squeeze(2))
+    return Quantised(packed, (-low / scale).squeeze(2), scale.squeeze(2))
 
 
 def _positive(scale: Tensor) -> Tensor:

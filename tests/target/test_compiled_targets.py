@@ -1,4 +1,4 @@
-"""The compiled engine on every family it knows, in float32: trees, lanes, windows, features, and plain decoding."""
+"""The engines for CPUs on every family they know, in float32: trees, lanes, windows, features, and plain decoding."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import random
 import pytest
 import torch
 
-pytest.importorskip("openvino", reason="the compiled engine is an extra of its own: branchwise[openvino]")
-
 from branchwise import Speculator, UnsupportedModel
 from branchwise.decode.session import Session
-from branchwise.target.openvino import OpenVinoTarget
-from branchwise.target.openvino_decoder import EXPORTED_MODEL_TYPES
-from branchwise.target.openvino_engine import Numbers
+from branchwise.target.compiled import CompiledTarget
+from branchwise.target.decoder_parts import EXPORTED_MODEL_TYPES
+from branchwise.target.native import NativeTarget
+from branchwise.target.native_engine import native_library
+from branchwise.target.quantised_store import quantised_weights
 from branchwise.tree import TokenTree
 from branchwise.tune.budget import FixedBudget
 from branchwise.tune.curve_key import curve_key
@@ -36,26 +36,50 @@ NEW = (40, 20, 9, 20)
 #       5
 TREE = TokenTree((23, 5, 6, 9, 5, 0, 8), (-1, 0, 1, 0, 3, 4, 3))
 FAMILIES = [family for family in SUPPORTED if family.model_type in EXPORTED_MODEL_TYPES]
-#: every family, and one whose attention is gathered although it has no window
-CASES = [(family, True) for family in FAMILIES] + [(FAMILIES[0], False)]
-F32 = Numbers("f32", torch.float32)
-_COMPILED: dict[tuple, OpenVinoTarget] = {}
+#: "gathered": OpenVINO with the attention that it otherwise has for windows only
+ENGINES = ("native", "openvino", "gathered")
+CASES = [(family, engine) for family in FAMILIES for engine in ENGINES[:2]] + [(FAMILIES[0], "gathered")]
+_COMPILED: dict[tuple, CompiledTarget] = {}
 
 
-def target_of(family, paged: bool = True, weights: str = "f32", **options) -> OpenVinoTarget:
+def make(model, engine: str, **options) -> CompiledTarget:
+    if engine == "native":
+        if native_library().library is None:
+            pytest.skip(native_library().reason)
+        return NativeTarget(model, threads=1, **options)
+    pytest.importorskip("openvino", reason="this engine is an extra of its own: branchwise[openvino]")
+    from branchwise.target.openvino import OpenVinoTarget
+
+    return OpenVinoTarget(model, paged=engine == "openvino", threads=1, **options)
+
+
+def in_floats(engine: str, weights: str) -> dict:
+    """Options for products in float32: in bfloat16 a near-tie may fall the other way."""
+    if engine == "native":
+        return {"products": "f32"}
+    from branchwise.target.openvino_engine import Numbers
+
+    # activations in 8 bits are the same for plain decoding and trees
+    return {} if weights == "int8" else {"numbers": Numbers("f32", torch.float32)}
+
+
+def target_of(family, engine: str = "native", weights: str = "f32", **options) -> CompiledTarget:
     """Compiling takes longer than any test: one target per case serves them all."""
-    key = (family.name, paged, weights)
+    key = (family.name, engine, weights)
     if key not in _COMPILED:
+        if engine != "native":
+            pytest.importorskip("openvino", reason="this engine is an extra of its own: branchwise[openvino]")
         model = build(family).float()
-        numbers = F32 if weights == "int4" else None  # in bfloat16 a near-tie may fall the other way
-        _COMPILED[key] = OpenVinoTarget(model, weights=weights, numbers=numbers, paged=paged, threads=1, **options)
+        _COMPILED[key] = make(model, engine, weights=weights, **in_floats(engine, weights), **options)
         lane = _COMPILED[key].open()
         _COMPILED[key].feed(lane, [1], feature_layers=(0, 1, 2))  # compiled with all features at once
         _COMPILED[key].free(lane)
     return _COMPILED[key]
 
 
-by_case = pytest.mark.parametrize(("family", "paged"), CASES, ids=lambda value: getattr(value, "name", str(value)))
+by_case = pytest.mark.parametrize(("family", "engine"), CASES, ids=lambda value: getattr(value, "name", str(value)))
+by_engine = pytest.mark.parametrize("engine", ENGINES)
+by_compiled = pytest.mark.parametrize("engine", ENGINES[:2])
 
 
 @torch.no_grad()
@@ -68,8 +92,8 @@ def test_every_family_that_is_said_to_compile_is_tested():
 
 
 @by_case
-def test_every_node_has_the_logits_and_features_of_its_path_run_alone(family, paged):
-    target = target_of(family, paged)
+def test_every_node_has_the_logits_and_features_of_its_path_run_alone(family, engine):
+    target = target_of(family, engine)
     trees = {}
     for prompt in PROMPTS:  # lanes of different lengths with trees of different sizes, in one forward
         lane = target.open()
@@ -90,10 +114,10 @@ def test_every_node_has_the_logits_and_features_of_its_path_run_alone(family, pa
         target.free(lane)
 
 
-@pytest.mark.parametrize("paged", [True, False])
-def test_trees_larger_than_a_block_of_rows(paged):
+@by_engine
+def test_trees_larger_than_a_block_of_rows(engine):
     """70 nodes behind 45 committed tokens: nodes and rows both cross blocks of 32; a second lane brings a lone root."""
-    target = target_of(FAMILIES[0], paged)
+    target = target_of(FAMILIES[0], engine)
     draw = random.Random(3)
     prompt = [draw.randrange(VOCAB) for _ in range(46)]
     parents = [-1, *(draw.randrange(max(0, node - 12), node) for node in range(1, 70))]
@@ -118,8 +142,8 @@ def test_trees_larger_than_a_block_of_rows(paged):
 
 
 @by_case
-def test_siblings_do_not_see_each_other(family, paged):
-    target = target_of(family, paged)
+def test_siblings_do_not_see_each_other(family, engine):
+    target = target_of(family, engine)
     lane = target.open()
     target.prefill(lane, PROMPTS[0])
     logits = target.forward({lane: TREE})[lane].logits
@@ -136,9 +160,9 @@ def test_siblings_do_not_see_each_other(family, paged):
 
 
 @by_case
-def test_greedy_output_is_plain_decodings_and_the_cache_is_that_of_the_committed_tokens(family, paged):
+def test_greedy_output_is_plain_decodings_and_the_cache_is_that_of_the_committed_tokens(family, engine):
     """Long enough to leave the window of 6 far behind; one lane joins late, and all end at different steps."""
-    target = target_of(family, paged)
+    target = target_of(family, engine)
     futures = {tuple(p): greedy_by_recompute(target.model, p, new) for p, new in zip(PROMPTS, NEW, strict=True)}
     session = Session(target, WildTrees(futures, seed=3), FixedBudget(12))
     lanes = [session.add(greedy_request(p, new), Greedy()) for p, new in zip(PROMPTS[:-1], NEW, strict=False)]
@@ -159,7 +183,7 @@ def test_greedy_output_is_plain_decodings_and_the_cache_is_that_of_the_committed
     assert not target.cache.lanes
 
 
-def assert_rows(target: OpenVinoTarget, lane: int, expected: OneByOne, length: int) -> None:
+def assert_rows(target: CompiledTarget, lane: int, expected: OneByOne, length: int) -> None:
     assert target.length(lane) == length
     for layer in range(len(target.windows)):
         if length:
@@ -167,33 +191,37 @@ def assert_rows(target: OpenVinoTarget, lane: int, expected: OneByOne, length: i
                 torch.testing.assert_close(rows, torch.stack(known[layer], dim=1), rtol=1e-3, atol=1e-3)
 
 
+@by_compiled
 @pytest.mark.parametrize("weights", ["f32", "int8", "int4"])
-def test_sampled_output_is_that_of_plain_decoding_with_the_same_weights(weights, tmp_path):
-    target = target_of(FAMILIES[0], True, weights, **({} if weights == "f32" else {"cache_dir": tmp_path}))
+def test_sampled_output_is_that_of_plain_decoding_with_the_same_weights(engine, weights, tmp_path):
+    target = target_of(FAMILIES[0], engine, weights, **({} if weights == "f32" else {"cache_dir": tmp_path}))
     options = {"max_new_tokens": 30, "do_sample": True, "temperature": 0.8, "seed": 5}
     plain = Speculator(target, drafter="none").complete(PROMPTS[0], **options)
     drafted = Speculator(target, drafter="mixed", budget=12).complete(PROMPTS[0], **options)
     assert drafted.tokens == plain.tokens
 
 
+@by_compiled
 @pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_quantised_weights_are_multiplied_as_what_they_stand_for(weights, tmp_path):
+def test_quantised_weights_are_multiplied_as_what_they_stand_for(engine, weights, tmp_path):
     model = build(FAMILIES[0], hidden_size=64, intermediate_size=96, num_attention_heads=4).float()
-    target = OpenVinoTarget(model, weights=weights, numbers=F32, threads=1, cache_dir=tmp_path)
+    options = in_floats(engine, "int4")
+    target = make(model, engine, weights=weights, cache_dir=tmp_path, **options)
     lane = target.open()
     target.prefill(lane, PROMPTS[0])
     logits = target.forward({lane: TREE})[lane].logits
     names = dict(target.decoder.linears())
     with torch.no_grad():
-        for name, q in target._matrices.items():
+        for name, q in quantised_weights(target.decoder, weights, tmp_path).items():
             names[name].weight.copy_(q.dequantised())
     own = alone(model, [*PROMPTS[0][:-1], *(TREE.tokens[node] for node in TREE.path(5))]).logits[0, -1]
     torch.testing.assert_close(logits[5], own, rtol=1e-4, atol=2e-3)
 
 
-def test_bfloat16_stays_near_the_model_and_keeps_its_own_output():
+@by_compiled
+def test_bfloat16_stays_near_the_model_and_keeps_its_own_output(engine):
     model = build(FAMILIES[0]).bfloat16()
-    target = OpenVinoTarget(model, threads=1)
+    target = make(model, engine)
     assert target.weights == "bf16"
     lane = target.open()
     target.prefill(lane, PROMPTS[0])
@@ -204,8 +232,9 @@ def test_bfloat16_stays_near_the_model_and_keeps_its_own_output():
     assert float((logits[5] - own).abs().max()) < 0.05 * float(own.max() - own.min())
 
 
-def test_a_prompt_read_in_parts_gives_the_same(monkeypatch):
-    target = target_of(FAMILIES[0])
+@by_compiled
+def test_a_prompt_read_in_parts_gives_the_same(engine, monkeypatch):
+    target = target_of(FAMILIES[0], engine)
     prompt = [(7 * i) % VOCAB for i in range(80)]  # over more than one block
     whole, parts = target.open(), target.open()
     first = target.prefill(whole, prompt, (1,))
@@ -227,9 +256,10 @@ def test_a_prompt_read_in_parts_gives_the_same(monkeypatch):
         target.free(lane)
 
 
-def test_features_that_were_not_compiled_are_compiled_when_asked_for():
+@by_compiled
+def test_features_are_there_when_asked_for(engine):
     model = build(FAMILIES[0]).float()
-    target = OpenVinoTarget(model, weights="f32", threads=1)
+    target = make(model, engine, weights="f32")
     lane = target.open()
     assert target.prefill(lane, PROMPTS[0]) == {}
     features = target.forward({lane: TREE}, feature_layers=(2,))[lane].features
@@ -241,22 +271,26 @@ def test_features_that_were_not_compiled_are_compiled_when_asked_for():
     assert target.length(lane) == len(PROMPTS[0]) - 1
 
 
-def test_the_model_is_left_as_found():
+@by_compiled
+def test_the_model_is_left_as_found(engine):
+    target_of(FAMILIES[0], engine)  # skips where there is none
     model = build(FAMILIES[0]).float()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     attention = model.config._attn_implementation
-    Speculator(model, engine="openvino", weights="f32").complete(PROMPTS[0], max_new_tokens=4, do_sample=False)
+    Speculator(model, engine=engine, weights="f32").complete(PROMPTS[0], max_new_tokens=4, do_sample=False)
     assert model.config._attn_implementation == attention
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_an_interrupted_forward_leaves_no_rows(monkeypatch):
-    target = target_of(FAMILIES[0])
+@by_compiled
+def test_an_interrupted_forward_leaves_no_rows(engine, monkeypatch):
+    target = target_of(FAMILIES[0], engine)
     lane = target.open()
     target.prefill(lane, PROMPTS[0])
     with monkeypatch.context() as patch:
-        patch.setattr(target._compiled, "run", lambda given: (_ for _ in ()).throw(KeyboardInterrupt))
+        runner = target._native if engine == "native" else target._compiled
+        patch.setattr(runner, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             target.forward({lane: TREE})
     target.cache.check_integrity()
@@ -266,8 +300,9 @@ def test_an_interrupted_forward_leaves_no_rows(monkeypatch):
     target.free(lane)
 
 
-def test_trees_that_leave_the_context_are_refused():
-    target = target_of(FAMILIES[0])
+@by_compiled
+def test_trees_that_leave_the_context_are_refused(engine):
+    target = target_of(FAMILIES[0], engine)
     lane = target.open()
     target.prefill(lane, [1] * target.context_limit)
     assert target.depth_limit(lane) == 0
@@ -276,24 +311,25 @@ def test_trees_that_leave_the_context_are_refused():
     target.free(lane)
 
 
-def test_models_in_other_modes_and_places_are_refused():
+@by_compiled
+def test_models_in_other_modes_and_places_are_refused(engine):
     model = build(FAMILIES[0]).float()
     with pytest.raises(UnsupportedModel, match=r"it is in float64.*model\.float"):
-        OpenVinoTarget(build(FAMILIES[0]))
-    with pytest.raises(UnsupportedModel, match=r"on meta, and the OpenVINO engine runs on the CPU"):
-        OpenVinoTarget(build(FAMILIES[0]).to("meta"))
-    target = OpenVinoTarget(model, weights="f32", threads=1)
+        make(build(FAMILIES[0]), engine)
+    with pytest.raises(UnsupportedModel, match=r"on meta, and compiled engines run on the CPU"):
+        make(build(FAMILIES[0]).to("meta"), engine)
+    target = make(model, engine, weights="f32")
     model.train()
     with pytest.raises(UnsupportedModel, match="training mode"):
         target.open()
     with pytest.raises(ValueError, match="prefill_chunk must be >= 1"):
-        OpenVinoTarget(model.eval(), prefill_chunk=0)
+        make(model.eval(), engine, prefill_chunk=0)
 
 
 @pytest.mark.parametrize("weights", ["f32", "int8"])
 def test_plain_decoding_and_chains_of_drafts_agree_to_the_last_bit(weights, tmp_path):
     options = {"cache_dir": tmp_path} if weights == "int8" else {}
-    target = target_of(FAMILIES[0], True, weights, **options)
+    target = target_of(FAMILIES[0], "openvino", weights, **options)
     chain = [PROMPTS[0][-1], 4, 9, 30, 2]
     lane = target.open()
     target.prefill(lane, PROMPTS[0])
@@ -308,9 +344,9 @@ def test_plain_decoding_and_chains_of_drafts_agree_to_the_last_bit(weights, tmp_
     target.free(lane)
 
 
-def test_the_cost_curve_knows_engine_and_numbers():
-    target = target_of(FAMILIES[0])
-    key = curve_key(target)
-    assert key["engine"] == "openvino"
+@by_compiled
+def test_the_cost_curve_knows_engine_and_numbers(engine):
+    key = curve_key(target_of(FAMILIES[0], engine))
+    assert key["engine"] == engine
     assert (key["weights_format"], key["products"], key["engine_threads"]) == ("f32", "f32", 1)
     assert key["weights"], "the model's own weights are still part of the key"

@@ -110,7 +110,7 @@ def check_exported(model: PreTrainedModel) -> None:
     name = getattr(model.config, "model_type", None) or type(model).__name__
     if name not in EXPORTED_MODEL_TYPES:
         known = ", ".join(sorted(EXPORTED_MODEL_TYPES))
-        raise UnsupportedModel(name, f"the OpenVINO engine compiles {known} only", REMEDY)
+        raise UnsupportedModel(name, f"branchwise compiles {known} only", REMEDY)
 
 
 def read_decoder(model: PreTrainedModel) -> Decoder:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from branchwise import BranchwiseWarning, UnsupportedModel
-from branchwise.target.openvino_decoder import EXPORTED_MODEL_TYPES, check_exported, read_decoder
-from branchwise.target.openvino_store import quantised_weights, weights_key
-from branchwise.target.openvino_weights import GROUP, quantise
+from branchwise.target.decoder_parts import EXPORTED_MODEL_TYPES, check_exported, read_decoder
+from branchwise.target.quantised import GROUP, quantise
+from branchwise.target.quantised_store import quantised_weights, weights_key
 from zoo import LENGTH_DEPENDENT, SUPPORTED, build
 
 pytestmark = pytest.mark.core
@@ -55,7 +55,7 @@ def test_a_grid_of_four_bits_is_found_again(levels):
     q = quantise(weight, "int4")
     found = torch.stack((q.values & 15, q.values >> 4), dim=2).flatten(1)
     assert torch.equal(found.view(64, 4, GROUP), drawn.to(torch.uint8))
-    assert q.relative_error(weight) < 1e-5
+    assert q.relative_error(weight) < 5e-4, "scales and offsets are float16"
     assert quantise(weight.bfloat16(), "int4").relative_error(weight) < 0.005
 
 
@@ -81,7 +81,7 @@ def decoder():
 def test_weights_are_quantised_once(decoder, tmp_path, monkeypatch):
     made = quantised_weights(decoder, "int8", tmp_path)
     assert set(made) == {name for name, _ in decoder.linears()}
-    monkeypatch.setattr("branchwise.target.openvino_store.quantise", None)
+    monkeypatch.setattr("branchwise.target.quantised_store.quantise", None)
     again = quantised_weights(decoder, "int8", tmp_path)
     for name, q in made.items():
         assert torch.equal(q.values, again[name].values)

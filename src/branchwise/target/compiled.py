@@ -1,0 +1,209 @@
+"""What the targets that run a compiled decoder have in common: lanes, prompts, and the form of an answer.
+
+The model is read, never run (its embeddings are looked up, and its own rotary tables are asked) and never changed. Keys
+and values lie in a `PagedCache` that the decoder reads and writes in place. Knows lanes and trees; how a decoder is
+made and run is each engine's own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..cache import PagedCache, Snapshot
+from ..tree import TokenTree
+from .decoder_parts import REMEDY, check_exported, read_decoder
+from .protocol import TargetOutput
+from .quantised import check_weights
+from .support import UnsupportedModel, check_eval_mode, check_supported, context_limit
+from .turns import Turns
+
+
+class CompiledTarget(ABC):
+    """A target over a compiled decoder.
+
+    Args:
+        model: of the families in `EXPORTED_MODEL_TYPES`, in eval mode and on the CPU; left exactly as found.
+        weights: "f32", "bf16", "int8" or "int4".
+        rows: dtype of the cache.
+        block_rows: rows of a block of the cache.
+        prefill_chunk: prompt tokens per prefill forward.
+        threads: CPU threads; as many as torch uses if absent.
+
+    Raises:
+        UnsupportedModel: the model cannot be kept exact, or is of a family that cannot be compiled.
+        ValueError: a number is out of range.
+    """
+
+    engine: str
+    _least_nodes = 1
+    """Nodes of a lane that the decoder is given at least."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        weights: str,
+        rows: torch.dtype,
+        block_rows: int,
+        prefill_chunk: int,
+        threads: int | None,
+    ) -> None:
+        self.model = model
+        self.weights = weights
+        self.prefill_chunk = prefill_chunk
+        self.decoder = read_decoder(model)
+        self.windows = [layer.window for layer in self.decoder.layers]
+        self.context_limit = context_limit(model)
+        self.vocab_size = len(self.decoder.head.weight)
+        self.device = torch.device("cpu")
+        self.cache = PagedCache(len(self.windows), self.decoder.key_heads, self.decoder.width, rows, block_rows)
+        self._threads = threads if threads is not None else torch.get_num_threads()
+        self._turns = Turns(self.decoder.rotary)
+
+    @abstractmethod
+    def _run(
+        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...], wanted: Sequence[int]
+    ) -> Mapping[str, Tensor]:
+        """One forward; its rows stay in flight, unless it raises.
+
+        Args:
+            trees: by lane.
+            feature_layers: hidden states to give.
+            wanted: nodes that want logits, numbered through all lanes, each with `_least_nodes` nodes or more.
+
+        Returns:
+            "logits" ``[R, V]`` and "hidden.i" ``[T, h]`` for every feature layer i.
+        """
+
+    # lanes
+
+    def open(self, expected_rows: int = 0, longest: int | None = None) -> int:
+        """See `Target.open`."""
+        check_eval_mode(self.model)
+        return self.cache.open(expected_rows)
+
+    def free(self, lane: int) -> None:
+        """See `Target.free`."""
+        self.cache.free(lane)
+
+    def clear(self, lane: int) -> None:
+        """See `Target.clear`."""
+        self.cache.clear(lane)
+
+    def scrub(self, lane: int) -> None:
+        """See `Target.scrub`."""
+        self.cache.scrub(lane)
+
+    def length(self, lane: int) -> int:
+        """See `Target.length`."""
+        return self.cache.length(lane)
+
+    def depth_limit(self, lane: int) -> int | None:
+        """See `Target.depth_limit`."""
+        return None if self.context_limit is None else max(0, self.context_limit - 1 - self.cache.length(lane))
+
+    @property
+    def solo_beyond(self) -> int | None:
+        """See `Target.solo_beyond`."""
+        return None
+
+    def limit_rows(self, rows: int) -> None:
+        """See `Target.limit_rows`."""
+        self.cache.limit_rows(rows)
+
+    def snapshot(self, lane: int) -> Snapshot:
+        """See `Target.snapshot`."""
+        return self.cache.snapshot(lane)
+
+    def restore(self, lane: int, snapshot: Snapshot, tokens: Sequence[int]) -> None:
+        """See `Target.restore`."""
+        self.cache.restore(lane, snapshot, len(tokens))
+
+    # forwards
+
+    def prefill(self, lane: int, prompt: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
+        """See `Target.prefill`."""
+        tokens = list(prompt[:-1])
+        chunks = [tokens[i : i + self.prefill_chunk] for i in range(0, len(tokens), self.prefill_chunk)]
+        parts = [self.feed(lane, chunk, feature_layers) for chunk in chunks]
+        return {layer: torch.cat([part[layer] for part in parts]) for layer in feature_layers if parts}
+
+    @torch.no_grad()
+    def feed(self, lane: int, tokens: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
+        """See `Target.feed`."""
+        chain = TokenTree.from_chain(tokens[0], list(tokens[1:]))
+        made = self._run({lane: chain}, feature_layers, wanted=[len(chain) - 1])
+        self.cache.commit({lane: range(len(chain))})
+        return self._features(made, feature_layers, range(len(chain)))
+
+    @torch.no_grad()
+    def forward(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
+        """See `Target.forward`."""
+        for lane, tree in trees.items():
+            limit = self.depth_limit(lane)
+            if limit is not None and tree.height > limit:
+                raise ValueError(
+                    f"the tree of lane {lane} is {tree.height} deep but only {limit} positions are left below its root "
+                    f"at position {self.cache.length(lane)}"
+                )
+        nodes = list(map(len, trees.values()))
+        places = list(accumulate((max(self._least_nodes, count) for count in nodes), initial=0))
+        wanted = [first + node for first, count in zip(places, nodes, strict=False) for node in range(count)]
+        made = self._run(trees, feature_layers, wanted)
+        logits = made["logits"].split(nodes)  # [n, V] each
+        features = {layer: rows.split(nodes) for layer, rows in self._features(made, feature_layers, wanted).items()}
+        return {
+            lane: TargetOutput(logits[i], {layer: parts[i] for layer, parts in features.items()})
+            for i, lane in enumerate(trees)
+        }
+
+    def commit(self, paths: Mapping[int, Sequence[int]]) -> None:
+        """See `Target.commit`."""
+        self.cache.commit(paths)
+
+    def rollback(self) -> None:
+        """See `Target.rollback`."""
+        self.cache.rollback()
+
+    def _features(
+        self, made: Mapping[str, Tensor], feature_layers: tuple[int, ...], nodes: Sequence[int]
+    ) -> dict[int, Tensor]:
+        """Of some nodes, in the model's own dtype, which heads are in."""
+        if not feature_layers:
+            return {}
+        at = torch.tensor(nodes)
+        return {layer: made[f"hidden.{layer}"].index_select(0, at).to(self.model.dtype) for layer in feature_layers}
+
+
+def check_compiled(model: PreTrainedModel, prefill_chunk: int) -> None:
+    """What every compiled engine refuses; see `CompiledTarget`."""
+    if prefill_chunk < 1:
+        raise ValueError(f"prefill_chunk must be >= 1 token, got {prefill_chunk}")
+    check_exported(model)
+    check_supported(model)
+    device = model.get_input_embeddings().weight.device
+    if device.type != "cpu":
+        name = model.config.model_type
+        raise UnsupportedModel(name, f"it is on {device}, and compiled engines run on the CPU", REMEDY)
+
+
+def format_for(model: PreTrainedModel, weights: str | None) -> str:
+    """What was asked for, or the format that loses nothing.
+
+    Raises:
+        ValueError: there is no such format.
+        UnsupportedModel: no format holds the model's numbers.
+    """
+    if weights is not None:
+        check_weights(weights)
+        return weights
+    if model.dtype is torch.float64:
+        name = model.config.model_type
+        raise UnsupportedModel(name, "it is in float64, and compiled engines compute in float32", "give model.float()")
+    return "bf16" if model.dtype is torch.bfloat16 else "f32"

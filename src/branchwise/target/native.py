@@ -1,0 +1,142 @@
+"""A transformers model run by this library's own C, compiled on first use for the processor it runs on, as a target.
+
+Every weight is read from memory once per forward and multiplied with all nodes of all trees while it is at hand, so a
+tree costs hardly more than a token as long as reading is what takes the time. Needs a C compiler; nothing to install.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..attention.native import NativeUnavailable
+from ..tree import TokenTree
+from .compiled import CompiledTarget, check_compiled, format_for
+from .native_engine import NativeDecoder, Nodes, native_library
+from .quantised import Quantised
+from .quantised_store import quantised_weights
+from .turns import positions_of
+
+_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+#: rows of a block of the cache: as many keys as attention takes at once
+_PAGE_ROWS = 256
+
+
+class NativeTarget(CompiledTarget):
+    """Any ``AutoModelForCausalLM`` of the families in `EXPORTED_MODEL_TYPES`, on the CPU.
+
+    Args:
+        model: the model, in eval mode and on the CPU; left exactly as found.
+        weights: "f32", "bf16", "int8" or "int4"; quantised ones are kept on disk. If absent, what holds the model's own
+            numbers without loss: "bf16" for a model in bfloat16, else "f32".
+        products: what activations are multiplied in and the cache is kept in: "bf16" or "f32". If absent, bfloat16
+            where the processor multiplies it, but for weights in float32.
+        prefill_chunk: prompt tokens per prefill forward.
+        threads: CPU threads; as many as torch uses if absent.
+        cache_dir: root of the cache folder, as for `branchwise.hub`.
+
+    Raises:
+        UnsupportedModel: the model cannot be kept exact, or is of a family that is not known here.
+        ValueError: a format or number is not known.
+        NativeUnavailable: there is no C compiler, or no bfloat16 where it was asked for.
+    """
+
+    engine = "native"
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        weights: str | None = None,
+        products: str | None = None,
+        prefill_chunk: int = 512,
+        threads: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        check_compiled(model, prefill_chunk)
+        weights = format_for(model, weights)
+        self.products = _products(weights, products)
+        super().__init__(
+            model,
+            weights=weights,
+            rows=_DTYPES[self.products],
+            block_rows=_PAGE_ROWS,
+            prefill_chunk=prefill_chunk,
+            threads=threads,
+        )
+        matrices: Mapping[str, Quantised] | torch.dtype
+        matrices = _DTYPES.get(weights) or quantised_weights(self.decoder, weights, cache_dir)
+        library = native_library().library
+        assert library is not None, "who has products has a library"
+        self._native = NativeDecoder(
+            library,
+            self.decoder,
+            matrices,
+            in_pairs=self.products == "bf16",
+            page_rows=_PAGE_ROWS,
+            threads=self._threads,
+        )
+
+    @property
+    def cost_facts(self) -> dict[str, str | int | bool]:
+        """What a forward's time depends on, besides model and machine; for the cost curve."""
+        return {"weights_format": self.weights, "products": self.products, "engine_threads": self._threads}
+
+    def _run(
+        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...], wanted: Sequence[int]
+    ) -> Mapping[str, Tensor]:
+        count = len(self.windows)
+        wrong = [layer for layer in feature_layers if not 0 <= layer <= count]
+        if wrong:
+            raise ValueError(f"feature layers {wrong} do not exist: there are 0 to {count} (the final norm's output)")
+        sizes = [len(tree) for tree in trees.values()]
+        ids = torch.tensor([token for tree in trees.values() for token in tree.tokens])
+        embedded = self.model.get_input_embeddings()(ids).float()
+        turns = self._turns.of(positions_of(self.cache, trees))
+        self.cache.begin(dict(zip(trees, sizes, strict=True)))
+        try:
+            blocks = [self.cache.blocks(lane) for lane in trees]
+            nodes = Nodes(
+                embedded,
+                turns,
+                parents=_ints([parent for tree in trees.values() for parent in tree.parents]),
+                depth=_ints([depth for tree in trees.values() for depth in tree.depth]),
+                begins=_ints([*accumulate(sizes, initial=0)]),
+                committed=_ints([self.cache.length(lane) for lane in trees]),
+                pages=_ints([block for lane in blocks for block in lane]),
+                page_begins=_ints([*accumulate(map(len, blocks), initial=0)]),
+                wanted=_ints(list(wanted)),
+            )
+            return self._native.run(nodes, self.cache.pool, feature_layers)
+        except BaseException:
+            self.rollback()
+            raise
+
+
+def _ints(numbers: list[int]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
+def is_worth_while() -> bool:
+    """Whether this engine is the fastest here: there is a compiler, and the processor multiplies bfloat16."""
+    return native_library().multiplies_bfloat16
+
+
+def _products(weights: str, products: str | None) -> str:
+    found = native_library()
+    if found.library is None:
+        raise NativeUnavailable(f"the engine 'native' is not available: {found.reason}; use engine='transformers'")
+    if products is None:
+        return "bf16" if found.multiplies_bfloat16 and weights != "f32" else "f32"
+    if products not in _DTYPES:
+        raise ValueError(f"products must be one of {', '.join(_DTYPES)}, got {products!r}")
+    if products == "bf16" and not found.multiplies_bfloat16:
+        raise NativeUnavailable("this processor does not multiply bfloat16; products='f32' works everywhere")
+    if products == "bf16" and weights == "f32":
+        raise ValueError("weights='f32' are multiplied in float32; for products in bfloat16 use weights='bf16'")
+    return products

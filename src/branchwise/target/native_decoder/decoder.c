@@ -1,0 +1,327 @@
+/* A whole decoder forward on a CPU: one pass over the weights, one over the keys and values.
+ *
+ * The nodes of all lanes come packed, T rows in all. Threads share one parallel region for the whole forward; what they
+ * do between two barriers is a phase. Per layer:
+ *
+ *     rows      norm -> numbers
+ *     strips    queries, keys, values
+ *     rows      norms of heads, rotary positions; keys and values into their pages
+ *     tasks     attention, part by part
+ *     rows      attention -> numbers
+ *     strips    output matrix, added to the residual stream
+ *     rows      norm -> numbers
+ *     strips    gate and up in one strip, activated -> numbers
+ *     strips    down, added to the residual stream
+ *
+ * The residual stream is float32; numbers that are multiplied are bfloat16 (or float32, for exact comparisons and for
+ * processors without bfloat16). Shapes and errors are native_engine.py's.
+ */
+#include "attend.h"
+#include "linear.h"
+#include "rows.h"
+
+#include <omp.h>
+
+/* native_engine.py's _Norm, _Layer, _Decoder and _Forward, field by field */
+typedef struct {
+    const float *weight; /* NULL for no norm */
+    float epsilon;
+} norm;
+
+typedef struct {
+    matrix qkv, output, gate_up, down;
+    norm before_attention, after_attention, before_mlp, after_mlp, query_norm, key_norm;
+    int64_t table, window; /* table -1: no positions; window 0: none */
+} layer;
+
+typedef struct {
+    const layer *layers;
+    matrix head;
+    norm last;
+    int64_t count, hidden, inner, heads, kv_heads, dim, activation, page_rows, pairs;
+    float scale; /* of scores, to base 2 */
+} decoder;
+
+typedef struct {
+    const float *embedded;                      /* [T, h] */
+    const float *const *cosines, *const *sines; /* [tables] of [T, D] */
+    const int32_t *parents, *depth;             /* [T]; parents are numbers within the lane, -1 for a root */
+    const int32_t *begins, *committed;          /* [B + 1], [B] */
+    const int32_t *pages, *page_begins;         /* of all lanes; [B + 1] */
+    const int32_t *wanted;                      /* [R]: rows that want logits */
+    char *pool;                                 /* [2 L, pages, K, rows, D] */
+    float *const *features;                     /* [L + 1] of [T, h], NULL where nobody asks */
+    float *logits;                              /* [R, V] */
+    char *work;
+    int64_t work_bytes, plane_bytes, page_bytes, lanes, wanted_count, threads;
+} forward;
+
+/* memory of one forward; T and R padded to 32 rows, rows of numbers to 32 numbers */
+typedef struct {
+    float *residual, *added, *qkv, *attended;    /* [T, h], [T, h], [T, outputs], [T, H D] */
+    char *normed, *query, *mixed, *inner, *last; /* numbers: [T, h], [T, H D], [T, H D], [T, inner], [R, h] */
+    unit *units;
+    float *threads;
+    int64_t rows, unit_count, tasks, thread_floats;
+    int way; /* of multiplying numbers */
+} work;
+
+static int64_t item_of(const decoder *d) { return d->pairs ? 2 : 4; }
+
+static int64_t nodes_of(const forward *f, int64_t lane) { return f->begins[lane + 1] - f->begins[lane]; }
+
+static int is_chain(const forward *f, int64_t lane) {
+    const int32_t *parents = f->parents + f->begins[lane];
+    for (int64_t node = 0; node < nodes_of(f, lane); node++)
+        if (parents[node] != node - 1) return 0;
+    return 1;
+}
+
+/* the next bytes of the work memory; an address that may not be used where there is not enough */
+static void *take(const forward *f, int64_t *used, int64_t bytes) {
+    char *at = f->work + *used;
+    *used += padded(bytes, 64);
+    return at;
+}
+
+static void lay_out(const decoder *d, const forward *f, work *w, int64_t *used) {
+    int64_t item = item_of(d), rows = padded(w->rows, 32), wanted = padded(f->wanted_count, 32);
+    int64_t heads = d->heads * d->dim, widest = heads > d->inner ? heads : d->inner;
+    if (d->hidden > widest) widest = d->hidden;
+    w->residual = take(f, used, 4 * rows * d->hidden);
+    w->added = take(f, used, 4 * rows * d->hidden);
+    w->qkv = take(f, used, 4 * rows * d->layers->qkv.outputs);
+    w->attended = take(f, used, 4 * rows * heads);
+    w->normed = take(f, used, item * rows * padded(d->hidden, 32));
+    w->query = take(f, used, item * rows * heads);
+    w->mixed = take(f, used, item * rows * padded(heads, 32));
+    w->inner = take(f, used, item * rows * padded(d->inner, 32));
+    w->last = take(f, used, item * wanted * padded(d->hidden, 32));
+    /* of each thread: an unpacked strip, and the sums of all rows with it */
+    w->thread_floats = 16 * padded(widest, 32) + 32 * (rows > wanted ? rows : wanted);
+    w->threads = take(f, used, 4 * f->threads * w->thread_floats);
+    w->units = take(f, used, (f->lanes + w->rows / UNIT + 1) * sizeof(unit));
+}
+
+/* the units of a lane; with their memory if there is enough */
+static void add_units(const decoder *d, const forward *f, work *w, int64_t lane, int64_t *used) {
+    static const int32_t ramp[UNIT] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
+                                       22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
+                                       44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+    int64_t n = nodes_of(f, lane), chain = is_chain(f, lane), group = d->heads / d->kv_heads, most = chain ? UNIT : n;
+    for (int64_t from = 0; from < n; from += most) {
+        int64_t nodes = n - from < most ? n - from : most, committed = f->committed[lane] + from;
+        int64_t parts = parts_of(d->kv_heads, committed, f->threads), tasks = d->kv_heads * parts;
+        int64_t queries = tasks * padded(group * nodes, 16), width = padded(d->dim, 16);
+        float *sums = take(f, used, 4 * queries * (width + 2)), *bias = chain ? NULL : take(f, used, 4 * n * n);
+        if (*used <= f->work_bytes) {
+            unit *u = w->units + w->unit_count;
+            int64_t first = f->begins[lane] + from;
+            *u = (unit){.pages = f->pages + f->page_begins[lane], .first_row = first, .first_task = w->tasks, .bias = bias,
+                        .committed = committed, .nodes = nodes};
+            u->c = (call){.query = w->query + item_of(d) * first * d->heads * d->dim, .mixed = sums,
+                          .largest = sums + queries * width, .total = sums + queries * (width + 1), .bias = bias,
+                          .nodes = &u->nodes, .depth = chain ? ramp : f->depth + first, .committed = &u->committed,
+                          .query_strides = {0, d->dim, d->heads * d->dim}, .key_strides = {0, 0, d->dim},
+                          .value_strides = {0, 0, d->dim}, .batch = 1, .kv_heads = d->kv_heads, .group = group,
+                          .width = nodes, .columns = nodes, .dim = d->dim, .value_dim = d->dim, .parts = parts,
+                          .dtype = d->pairs ? BFLOAT16 : FLOAT32, .factor = d->scale};
+        }
+        w->unit_count++;
+        w->tasks += tasks;
+    }
+}
+
+/* phases; each is entered by all threads, and left together */
+
+/* a layer's input: what the layer before has added, if it wanted a norm first; a feature; its norm as numbers */
+static void norm_phase(const decoder *d, const work *w, norm after, norm before, float *feature, float *mine) {
+#pragma omp for
+    for (int64_t first = 0; first < w->rows; first += 16) { /* who writes a tile of numbers should be one */
+        int64_t rows = w->rows - first < 16 ? w->rows - first : 16;
+        for (int64_t r = 0; r < rows; r++) {
+            float *residual = w->residual + (first + r) * d->hidden, *added = w->added + (first + r) * d->hidden;
+            if (after.weight) {
+                norm_row(added, added, after.weight, after.epsilon, d->hidden);
+                for (int64_t i = 0; i < d->hidden; i++) residual[i] += added[i];
+            }
+            if (feature) memcpy(feature + (first + r) * d->hidden, residual, 4 * d->hidden);
+            if (before.weight) norm_row(mine + r * d->hidden, residual, before.weight, before.epsilon, d->hidden);
+        }
+        if (before.weight) put_rows(w->normed, first, rows, padded(d->hidden, 32) / 32, mine, d->hidden, w->way);
+    }
+}
+
+enum { STORE, ADD };
+
+/* to [rows, outputs] = or += x W */
+static void strip_phase(const work *w, const matrix *m, const char *x, int64_t rows, int then, float *to, float *mine) {
+    float *sums = mine + 512 * m->steps;
+#pragma omp for schedule(static) /* what a thread reads should lie in one piece */
+    for (int64_t strip = 0; strip < m->strips; strip++) {
+        multiply_strip(m, strip, x, rows, w->way, mine, sums);
+        finish_strip(m, strip, rows, sums);
+        for (int64_t first = STRIP * strip; first < STRIP * (strip + 1) && first < m->outputs; first += 16)
+            for (int64_t row = 0; row < rows; row += 16) {
+                float turned[256];
+                int64_t some = rows - row < 16 ? rows - row : 16, count = m->outputs - first < 16 ? m->outputs - first : 16;
+                columns(sums + row / CHUNK * STRIP * CHUNK + first % STRIP * CHUNK + row % CHUNK, some, turned);
+                for (int64_t r = 0; r < some; r++) {
+                    float *out = to + (row + r) * m->outputs + first;
+                    if (then == STORE) memcpy(out, turned + 16 * r, 4 * count);
+                    else
+                        for (int64_t i = 0; i < count; i++) out[i] += turned[16 * r + i];
+                }
+            }
+    }
+}
+
+/* A strip has 16 gates and the 16 numbers that they let through: half of a step of what `down` reads. */
+static void gate_phase(const decoder *d, const work *w, const matrix *m, float *mine) {
+    static const float nothing[16 * CHUNK];
+    float *all = mine + 512 * m->steps;
+    int64_t steps = padded(d->inner, 32) / 32;
+#pragma omp for schedule(static)
+    for (int64_t strip = 0; strip < m->strips; strip++) {
+        multiply_strip(m, strip, w->normed, w->rows, w->way, mine, all);
+        finish_strip(m, strip, w->rows, all);
+        for (int64_t row = 0; row < w->rows; row += 16) {
+            float *sums = all + row / CHUNK * STRIP * CHUNK + row % CHUNK;
+            for (int64_t n = 0; n < 16; n++) {
+                vec *at = (vec *)(sums + CHUNK * n);
+                *at = gate(*at, d->activation) * *(const vec *)(sums + CHUNK * (16 + n));
+            }
+            int64_t rows = w->rows - row < 16 ? w->rows - row : 16;
+            put_block(w->inner, row, steps, strip, sums, rows, w->way);
+            /* the other half of the last step */
+            if (strip == m->strips - 1 && strip % 2 == 0) put_block(w->inner, row, steps, strip + 1, nothing, rows, w->way);
+        }
+    }
+}
+
+/* queries as numbers, keys and values into their pages */
+static void place_phase(const decoder *d, const forward *f, const work *w, const layer *l, const paged_rows *rows) {
+    int64_t item = item_of(d), heads = d->heads * d->dim, keys = d->kv_heads * d->dim;
+#pragma omp for
+    for (int64_t row = 0; row < w->rows; row++) {
+        float *query = w->qkv + row * l->qkv.outputs, *key = query + heads;
+        int64_t lane = 0;
+        while (f->begins[lane + 1] <= row) lane++;
+        for (int64_t head = 0; head < d->heads + d->kv_heads; head++) {
+            float *at = query + head * d->dim;
+            norm n = head < d->heads ? l->query_norm : l->key_norm;
+            if (n.weight) norm_row(at, at, n.weight, n.epsilon, d->dim);
+            if (l->table >= 0) turn_row(at, f->cosines[l->table] + row * d->dim, f->sines[l->table] + row * d->dim, d->dim);
+        }
+        store_numbers(w->query + item * row * heads, query, heads, d->pairs);
+        int64_t place = f->committed[lane] + row - f->begins[lane];
+        int64_t page = f->pages[f->page_begins[lane] + place / d->page_rows], at = place % d->page_rows;
+        for (int64_t head = 0; head < d->kv_heads; head++) {
+            int64_t to = page * rows->page_bytes + item * (head * d->page_rows + at) * d->dim;
+            store_numbers((char *)rows->keys + to, key + head * d->dim, d->dim, d->pairs);
+            store_numbers((char *)rows->values + to, key + keys + head * d->dim, d->dim, d->pairs);
+        }
+    }
+}
+
+static void window_phase(const forward *f, const work *w, int64_t window) {
+#pragma omp for
+    for (int64_t i = 0; i < w->unit_count; i++) {
+        unit *u = w->units + i;
+        u->c.window = window;
+        if (u->bias) fill_bias(u, f->parents + u->first_row, f->depth + u->first_row, window);
+    }
+}
+
+static int attention_phase(const work *w, const paged_rows *rows) {
+    int failed = 0;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t number = 0; number < w->tasks; number++) {
+        const unit *u = w->units + w->unit_count - 1;
+        while (u->first_task > number) u--;
+        failed |= attend_part(u, rows, number - u->first_task, w->way == IN_TILES);
+    }
+    return failed;
+}
+
+static void merge_phase(const decoder *d, const work *w) {
+    int64_t heads = d->heads * d->dim, group = d->heads / d->kv_heads;
+#pragma omp for
+    for (int64_t row = 0; row < w->rows; row++) {
+        const unit *u = w->units + w->unit_count - 1;
+        while (u->first_row > row) u--;
+        for (int64_t head = 0; head < d->heads; head++) {
+            int64_t m = head % group * u->c.width + row - u->first_row;
+            merge_row(&u->c, head / group, m, (char *)(w->attended + row * heads + head * d->dim), FLOAT32);
+        }
+    }
+#pragma omp for
+    for (int64_t first = 0; first < w->rows; first += 16)
+        put_rows(w->mixed, first, w->rows - first < 16 ? w->rows - first : 16, padded(heads, 32) / 32,
+                 w->attended + first * heads, heads, w->way);
+}
+
+/* the final norm: of all rows as a feature, of the wanted ones as numbers */
+static void last_phase(const decoder *d, const forward *f, const work *w, float *mine) {
+    float *feature = f->features[d->count];
+    if (feature) {
+#pragma omp for
+        for (int64_t row = 0; row < w->rows; row++)
+            norm_row(feature + row * d->hidden, w->residual + row * d->hidden, d->last.weight, d->last.epsilon, d->hidden);
+    }
+#pragma omp for schedule(static, 16)
+    for (int64_t i = 0; i < f->wanted_count; i++) {
+        norm_row(mine, w->residual + f->wanted[i] * d->hidden, d->last.weight, d->last.epsilon, d->hidden);
+        put_row(w->last, i, padded(d->hidden, 32) / 32, mine, d->hidden, w->way);
+    }
+}
+
+static int run_layer(const decoder *d, const forward *f, const work *w, int64_t index, float *mine) {
+    const layer *l = d->layers + index, *before = index ? l - 1 : NULL;
+    paged_rows rows = {f->pool + 2 * index * f->plane_bytes, f->pool + (2 * index + 1) * f->plane_bytes, d->page_rows,
+                       f->page_bytes};
+    norm none = {0};
+    norm_phase(d, w, before ? before->after_mlp : none, l->before_attention, index ? f->features[index] : NULL, mine);
+    strip_phase(w, &l->qkv, w->normed, w->rows, STORE, w->qkv, mine);
+    if (!before || before->window != l->window) window_phase(f, w, l->window);
+    place_phase(d, f, w, l, &rows);
+    int failed = attention_phase(w, &rows);
+    merge_phase(d, w);
+    int later = l->after_attention.weight != NULL;
+    strip_phase(w, &l->output, w->mixed, w->rows, later ? STORE : ADD, later ? w->added : w->residual, mine);
+    norm_phase(d, w, l->after_attention, l->before_mlp, NULL, mine);
+    gate_phase(d, w, &l->gate_up, mine);
+    later = l->after_mlp.weight != NULL;
+    strip_phase(w, &l->down, w->inner, w->rows, later ? STORE : ADD, later ? w->added : w->residual, mine);
+    return failed;
+}
+
+/* 0; or the bytes of work memory that it takes, if it has less; or -1 when there is no memory for a task */
+int64_t decode(const decoder *d, const forward *f) {
+    work w = {.rows = f->begins[f->lanes]};
+    int64_t used = 0;
+    lay_out(d, f, &w, &used);
+    for (int64_t lane = 0; lane < f->lanes; lane++) add_units(d, f, &w, lane, &used);
+    if (used > f->work_bytes) return used;
+    int failed = 0;
+    w.way = d->pairs ? IN_PAIRS : IN_FLOATS;
+#if defined(HAS_AMX)
+    if (d->pairs && may_use_tiles()) w.way = IN_TILES;
+#endif
+    memcpy(w.residual, f->embedded, 4 * w.rows * d->hidden);
+#pragma omp parallel num_threads(f->threads) reduction(| : failed)
+    {
+        float *mine = w.threads + omp_get_thread_num() * w.thread_floats;
+#if defined(HAS_AMX)
+        if (w.way == IN_TILES) open_tiles();
+#endif
+        for (int64_t index = 0; index < d->count; index++) failed |= run_layer(d, f, &w, index, mine);
+        norm_phase(d, &w, d->layers[d->count - 1].after_mlp, (norm){0}, NULL, mine);
+        last_phase(d, f, &w, mine);
+        strip_phase(&w, &d->head, w.last, f->wanted_count, STORE, f->logits, mine);
+#if defined(HAS_AMX)
+        if (w.way == IN_TILES) _tile_release();
+#endif
+    }
+    return failed ? -1 : 0;
+}

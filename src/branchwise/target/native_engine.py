@@ -1,0 +1,290 @@
+"""A decoder as branchwise's own C runs it (`native_decoder/`): weights packed in the order of reading, calls by ctypes.
+
+Knows a `Decoder`, dtypes and addresses; the arithmetic is in C. Knows no lane and no token.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import e, log2
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..attention.native import NATIVE_SOURCES
+from ..native.kernel import load_kernel
+from .decoder_parts import Decoder, Layer, Linear, Norm
+from .native_packing import BLOCK, Packed, Shelf, pack, pair_up, stack
+from .quantised import Quantised
+
+_SOURCE = Path(__file__).with_name("native_decoder") / "decoder.c"
+_ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+_TABLES = ("cosines", "sines")
+
+
+class _Matrix(ctypes.Structure):
+    """`matrix` in native_decoder/linear.h, field by field; so are the others, in decoder.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("values", "scale", "zero", "bias")),
+        *((name, ctypes.c_int64) for name in ("format", "strips", "steps", "outputs")),
+    )
+
+
+class _Norm(ctypes.Structure):
+    _fields_ = (("weight", ctypes.c_void_p), ("epsilon", ctypes.c_float))
+
+
+_MATRICES = ("qkv", "output", "gate_up", "down")
+_NORMS = ("before_attention", "after_attention", "before_mlp", "after_mlp", "query_norm", "key_norm")
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, _Matrix) for name in _MATRICES),
+        *((name, _Norm) for name in _NORMS),
+        *((name, ctypes.c_int64) for name in ("table", "window")),
+    )
+
+
+class _Decoder(ctypes.Structure):
+    _fields_ = (
+        ("layers", ctypes.POINTER(_Layer)),
+        ("head", _Matrix),
+        ("last", _Norm),
+        *((name, ctypes.c_int64) for name in ("count", "hidden", "inner", "heads", "kv_heads", "dim", "activation")),
+        *((name, ctypes.c_int64) for name in ("page_rows", "pairs")),
+        ("scale", ctypes.c_float),
+    )
+
+
+_ROWS = ("embedded", "cosines", "sines", "parents", "depth", "begins", "committed", "pages", "page_begins", "wanted")
+
+
+class _Forward(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (*_ROWS, "pool", "features", "logits", "work")),
+        *((name, ctypes.c_int64) for name in ("work_bytes", "plane_bytes", "page_bytes")),
+        *((name, ctypes.c_int64) for name in ("lanes", "wanted_count", "threads")),
+    )
+
+
+@dataclass(frozen=True)
+class NativeLibrary:
+    """The compiled C, if there is a compiler.
+
+    Attributes:
+        library: None where there is none.
+        reason: why there is none.
+    """
+
+    library: ctypes.CDLL | None
+    reason: str = ""
+
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether the processor does, so that weights are worth keeping in less than float32."""
+        return self.library is not None and self.library.bfloat16_way() > 0
+
+
+@cache
+def native_library() -> NativeLibrary:
+    """Compiles it if need be, and loads it; once per process."""
+    kernel = load_kernel(_SOURCE, NATIVE_SOURCES)
+    if kernel.library is not None:
+        kernel.library.decode.restype = ctypes.c_int64
+    return NativeLibrary(kernel.library, kernel.reason)
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """The nodes of one forward, lane after lane.
+
+    Attributes:
+        embedded: float32 ``[T, h]``.
+        turns: cosines and sines ``[T, D]`` under "cosines.NAME" and "sines.NAME".
+        parents: int32 ``[T]``, numbers within the lane, -1 for roots.
+        depth: int32 ``[T]``.
+        begins: int32 ``[B + 1]``, first node of each lane.
+        committed: int32 ``[B]``, committed rows.
+        pages: int32, blocks of the cache of all lanes.
+        page_begins: int32 ``[B + 1]``, first page of each lane.
+        wanted: int32 ``[R]``, nodes that want logits.
+    """
+
+    embedded: Tensor
+    turns: Mapping[str, Tensor]
+    parents: Tensor
+    depth: Tensor
+    begins: Tensor
+    committed: Tensor
+    pages: Tensor
+    page_begins: Tensor
+    wanted: Tensor
+
+
+class NativeDecoder:
+    """One decoder, packed.
+
+    Args:
+        library: the compiled C.
+        decoder: its parts.
+        matrices: quantised, by name; or the dtype that the model's own are kept in.
+        in_pairs: whether it is multiplied in bfloat16; else in float32.
+        page_rows: rows of a block of the cache.
+        threads: CPU threads.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        decoder: Decoder,
+        matrices: Mapping[str, Quantised] | torch.dtype,
+        *,
+        in_pairs: bool,
+        page_rows: int,
+        threads: int,
+    ) -> None:
+        self._library = library
+        self._threads = threads
+        self._keeps: list[Tensor] = []  # what the structures point into
+        self._tables = list(decoder.rotary)
+        self._matrices = matrices
+        self._count = len(decoder.layers)
+        self._outputs = len(decoder.head.weight)
+        self._shelf = Shelf(sum(self._packed(name, linear).packed_bytes for name, linear in decoder.linears()))
+        layers = (_Layer * self._count)(*(self._layer(i, layer) for i, layer in enumerate(decoder.layers)))
+        first = decoder.layers[0].linears
+        self._decoder = _Decoder(
+            layers=layers,
+            head=self._matrix(self._packed("head", decoder.head), decoder.head.bias),
+            last=self._norm(decoder.norm),
+            count=self._count,
+            hidden=decoder.norm.weight.numel(),
+            inner=len(first["gate"].weight),
+            heads=decoder.heads,
+            kv_heads=decoder.key_heads,
+            dim=decoder.width,
+            activation=_ACTIVATIONS[decoder.activation],
+            page_rows=page_rows,
+            pairs=in_pairs,
+            scale=decoder.scale * log2(e),
+        )
+        self._work = torch.empty(0, dtype=torch.uint8)
+
+    def run(self, nodes: Nodes, pool: Tensor, feature_layers: Sequence[int] = ()) -> dict[str, Tensor]:
+        """One forward.
+
+        Args:
+            nodes: its nodes; tensors contiguous.
+            pool: keys and values ``[2 L, blocks, K, R, D]``; those of the nodes are written.
+            feature_layers: hidden states to give.
+
+        Returns:
+            "logits" ``[R, V]`` and "hidden.i" ``[T, h]``, float32.
+
+        Raises:
+            MemoryError: there is none for so many nodes.
+        """
+        made = {"logits": torch.empty(len(nodes.wanted), self._outputs), "hidden.0": nodes.embedded}
+        made |= {f"hidden.{layer}": torch.empty_like(nodes.embedded) for layer in feature_layers if layer}
+        features = [made[f"hidden.{i}"].data_ptr() if i in feature_layers else None for i in range(self._count + 1)]
+        tables = [[nodes.turns[f"{which}.{name}"].data_ptr() for name in self._tables] for which in _TABLES]
+        cosines, sines = (_addresses(row) for row in tables)
+        asked = _addresses(features)
+        call = _Forward(
+            *(
+                nodes.embedded.data_ptr(),
+                ctypes.addressof(cosines),
+                ctypes.addressof(sines),
+                *(tensor.data_ptr() for tensor in (nodes.parents, nodes.depth, nodes.begins, nodes.committed)),
+                *(tensor.data_ptr() for tensor in (nodes.pages, nodes.page_begins, nodes.wanted, pool)),
+                ctypes.addressof(asked),
+                made["logits"].data_ptr(),
+            ),
+            plane_bytes=pool.stride(0) * pool.element_size(),
+            page_bytes=pool.stride(1) * pool.element_size(),
+            lanes=len(nodes.committed),
+            wanted_count=len(nodes.wanted),
+            threads=self._threads,
+        )
+        while True:
+            call.work, call.work_bytes = self._work.data_ptr(), self._work.numel()
+            lacking = self._library.decode(ctypes.byref(self._decoder), ctypes.byref(call))
+            if lacking <= 0:
+                break
+            self._work = torch.empty(lacking + lacking // 4, dtype=torch.uint8)
+        if lacking:
+            raise MemoryError(f"no memory for a forward of {len(nodes.parents)} nodes")
+        return made
+
+    # structures
+
+    def _layer(self, index: int, layer: Layer) -> _Layer:
+        linears = layer.linears
+        packed = {role: self._packed(f"layers.{index}.{role}", linear) for role, linear in linears.items()}
+        return _Layer(
+            qkv=self._matrix(
+                stack([packed[role] for role in ("query", "key", "value")]),
+                _stacked_bias([linears[role] for role in ("query", "key", "value")]),
+            ),
+            output=self._matrix(packed["output"], linears["output"].bias),
+            gate_up=self._matrix(pair_up(packed["gate"], packed["up"]), _paired_bias(linears["gate"], linears["up"])),
+            down=self._matrix(packed["down"], linears["down"].bias),
+            **{name: self._norm(getattr(layer, name)) for name in _NORMS},
+            table=-1 if layer.rotary is None else self._tables.index(layer.rotary),
+            window=layer.window or 0,
+        )
+
+    def _packed(self, name: str, linear: Linear) -> Packed:
+        if isinstance(self._matrices, torch.dtype):
+            return Packed.of(linear.weight.to(self._matrices))
+        return Packed.of(self._matrices[name])
+
+    def _matrix(self, packed: Packed, bias: Tensor | None) -> _Matrix:
+        values = self._shelf.put(pack(packed))
+        return _Matrix(
+            values=self._kept(values),
+            scale=self._kept(packed.per_output("scale")),
+            zero=self._kept(packed.per_output("zero")),
+            bias=None if bias is None else self._kept(packed.padded(bias)),
+            format=packed.format,
+            strips=values.shape[0],
+            steps=values.shape[1],
+            outputs=packed.outputs,
+        )
+
+    def _norm(self, norm: Norm | None) -> _Norm:
+        return _Norm(None, 0.0) if norm is None else _Norm(self._kept(norm.weight), norm.epsilon)
+
+    def _kept(self, tensor: Tensor | None) -> int | None:
+        if tensor is None:
+            return None
+        self._keeps.append(tensor.contiguous())
+        return self._keeps[-1].data_ptr()
+
+
+def _addresses(row: Sequence[int | None]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * max(1, len(row)))(*row)
+
+
+def _stacked_bias(linears: Sequence[Linear]) -> Tensor | None:
+    if all(linear.bias is None for linear in linears):
+        return None
+    return torch.cat([_bias(linear) for linear in linears])
+
+
+def _paired_bias(gate: Linear, up: Linear) -> Tensor | None:
+    if gate.bias is None and up.bias is None:
+        return None
+    short = -len(gate.weight) % BLOCK
+    halves = [torch.nn.functional.pad(_bias(linear), (0, short)).view(-1, BLOCK) for linear in (gate, up)]
+    return torch.stack(halves, dim=1).flatten()
+
+
+def _bias(linear: Linear) -> Tensor:
+    return torch.zeros(len(linear.weight)) if linear.bias is None else linear.bias

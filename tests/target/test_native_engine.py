@@ -1,0 +1,191 @@
+"""What the native engine has of its own: the order of its weights, other processors, rows in company."""
+
+from __future__ import annotations
+
+import copy
+import platform
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from branchwise.attention.native import NativeUnavailable
+from branchwise.native import kernel
+from branchwise.target import native_engine
+from branchwise.target.decoder_parts import read_decoder
+from branchwise.target.native import NativeTarget
+from branchwise.target.native_engine import native_library
+from branchwise.target.native_packing import Packed, pack, pair_up, stack
+from branchwise.target.quantised import quantise
+from branchwise.target.quantised_store import quantised_weights
+from branchwise.tree import TokenTree
+from zoo import SUPPORTED, build
+
+pytestmark = [
+    pytest.mark.core,
+    pytest.mark.skipif(native_library().library is None, reason=native_library().reason or "there is a compiler"),
+]
+NEEDS_BFLOAT16 = pytest.mark.skipif(
+    not native_library().multiplies_bfloat16, reason="this processor does not multiply bfloat16"
+)
+LLAMA = SUPPORTED[0]
+PROMPT = [7, 3, 11, 3, 7, 3, 11, 19, 23]
+#     0
+#    / \
+#   1   3        with a repeated token
+#   |   |\
+#   2   4 5
+TREE = TokenTree((23, 5, 6, 9, 5, 0), (-1, 0, 1, 0, 3, 3))
+
+
+def entry(values: torch.Tensor, packed: Packed, output: int, k: int) -> float:
+    """One number, found as linear.h says where it lies."""
+    record = values[output // 32, k // 32, output % 32 // 16]
+    row, column = output % 16, k % 32
+    if packed.format == 0:
+        return float(record.view(torch.float32)[32 * row + column])
+    if packed.format == 1:
+        return float(record.view(torch.bfloat16)[32 * row + column])
+    if packed.format == 2:
+        q = int(record[64 * (row // 2) + 4 * (column // 2) + 2 * (row % 2) + column % 2])
+        return (q - float(packed.zero[output, 0])) * float(packed.scale[output, 0])
+    word = int(record[64 * (row // 4) + 2 * column]) + 256 * int(record[64 * (row // 4) + 2 * column + 1])
+    scales, offsets = record[256:].view(torch.float16).view(2, 16)
+    return (word >> 4 * (row % 4) & 15) * float(scales[row]) + float(offsets[row])
+
+
+@pytest.mark.parametrize("form", ["f32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("how", ["alone", "stacked", "paired"])
+def test_every_number_lies_where_it_is_read(form, how):
+    matrices = [torch.randn(outputs, 64) for outputs in ((40,) if how == "alone" else (24, 40, 19))]
+    if how == "paired":
+        matrices = [matrices[0], torch.randn(24, 64)]
+    dtypes = {"f32": torch.float32, "bf16": torch.bfloat16}
+    kept = [m.to(dtypes[form]) if form in dtypes else quantise(m, form) for m in matrices]
+    parts = [Packed.of(k) for k in kept]
+    whole = parts[0] if how == "alone" else stack(parts) if how == "stacked" else pair_up(*parts)
+    numbers = [k.float() if form in dtypes else k.dequantised() for k in kept]
+    if how == "paired":  # 24 outputs are a block and a half
+        rows = [(numbers[output // 16 % 2], output // 32 * 16 + output % 16) for output in range(64)]
+    else:
+        rows = [(matrix, row) for matrix in numbers for row in range(len(matrix))]
+    values = pack(whole)
+    assert values.numel() <= sum(part.packed_bytes for part in parts)
+    tolerance = 3e-3 if form == "int4" else 1e-6
+    for output, (matrix, row) in enumerate(rows):
+        if row < len(matrix):
+            for k in (0, 1, 2, 31, 32, 45, 63):
+                assert entry(values, whole, output, k) == pytest.approx(float(matrix[row, k]), abs=tolerance)
+
+
+def logits_of(target: NativeTarget) -> torch.Tensor:
+    lane = target.open()
+    target.prefill(lane, PROMPT)
+    logits = target.forward({lane: TREE})[lane].logits
+    target.rollback()
+    target.free(lane)
+    return logits
+
+
+@torch.no_grad()
+def path_by_path(model) -> torch.Tensor:
+    """Logits of every node by the model itself, its path run alone."""
+    paths = [[TREE.tokens[i] for i in TREE.path(node)] for node in range(len(TREE))]
+    return torch.stack(
+        [model(torch.tensor([[*PROMPT[:-1], *p]]), use_cache=False).logits[0, -1].float() for p in paths]
+    )
+
+
+@torch.no_grad()
+def near_its_own_weights(model, weights: str, tmp_path) -> None:
+    """Against the model with what the weights stand for: in bfloat16, no further from it than torch's own bfloat16."""
+    target = NativeTarget(model, weights=weights, threads=2, cache_dir=tmp_path)
+    logits = logits_of(target)
+    stands_for = copy.deepcopy(model)
+    if weights.startswith("int"):
+        names = dict(read_decoder(stands_for).linears())
+        for name, q in quantised_weights(target.decoder, weights, tmp_path).items():
+            names[name].weight.copy_(q.dequantised())
+    own = path_by_path(stands_for)
+    if target.products == "f32":
+        torch.testing.assert_close(logits, own, rtol=1e-4, atol=1e-3)
+    else:
+        rounded = path_by_path(stands_for.bfloat16())
+        assert float((logits - own).norm()) < 1.5 * float((rounded - own).norm())
+
+
+@pytest.fixture
+def compiled_anew() -> Iterator[None]:
+    native_engine.native_library.cache_clear()
+    yield
+    native_engine.native_library.cache_clear()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
+@pytest.mark.usefixtures("compiled_anew")
+@pytest.mark.parametrize("flags", [(), ("-mno-amx-bf16",), ("-mno-amx-bf16", "-mno-avx512bf16"), ("-march=x86-64",)])
+def test_processors_without_some_instructions(flags, monkeypatch, tmp_path):
+    monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path))
+    monkeypatch.setattr(kernel, "_FLAGS", (*kernel._FLAGS, *flags))
+    model = build(LLAMA, hidden_size=96, intermediate_size=80, num_attention_heads=4, num_key_value_heads=2).float()
+    for weights in ("f32", "bf16", "int8", "int4"):
+        if weights == "bf16":
+            model = model.bfloat16().float()  # what it keeps is then what the model has
+        near_its_own_weights(model, weights, tmp_path)
+    assert native_library().multiplies_bfloat16 is (native_library().library.bfloat16_way() > 0)
+
+
+@NEEDS_BFLOAT16
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+def test_a_lane_alone_and_in_company_agree_to_the_last_bit(weights, tmp_path):
+    """Rows packed together, over more than one chunk of 32 and tile of 16."""
+    target = NativeTarget(
+        build(LLAMA, hidden_size=96, num_attention_heads=4).float(), weights=weights, cache_dir=tmp_path
+    )
+    lanes = []
+    for number in range(9):
+        lanes.append(target.open())
+        target.prefill(lanes[-1], [*PROMPT[number % 3 :], number, 23])
+    alone = []
+    for lane in lanes:
+        alone.append(target.forward({lane: TREE})[lane].logits)
+        target.rollback()
+    together = target.forward(dict.fromkeys(lanes, TREE))
+    for lane, logits in zip(lanes, alone, strict=True):
+        assert torch.equal(together[lane].logits, logits)
+
+
+@NEEDS_BFLOAT16
+def test_long_contexts_are_split_among_threads():
+    """Pages, parts and chains of several units, in bfloat16, against one thread and the model itself."""
+    model = build(LLAMA, max_position_embeddings=2048).float()
+    prompt = [(7 * i + i // 9) % 37 for i in range(900)]
+    with torch.no_grad():
+        own = model(torch.tensor([[*prompt[:-1], 23, 5, 6]]), use_cache=False).logits[0, -1]
+    for threads in (1, 3):
+        target = NativeTarget(model, weights="bf16", threads=threads)
+        lane = target.open()
+        target.prefill(lane, prompt)
+        logits = target.forward({lane: TREE})[lane].logits
+        assert float((logits[2] - own).abs().max()) < 0.03 * float(own.max() - own.min())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"products": "int8"}, "products must be one of f32, bf16, got 'int8'"),
+        ({"weights": "int3"}, "weights must be one of f32, bf16, int8, int4, got 'int3'"),
+    ],
+)
+def test_numbers_that_do_not_exist_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        NativeTarget(build(LLAMA).float(), **options)
+
+
+def test_products_that_do_not_go_with_weights_or_processor_are_refused(monkeypatch):
+    if native_library().multiplies_bfloat16:
+        with pytest.raises(ValueError, match="weights='f32' are multiplied in float32"):
+            NativeTarget(build(LLAMA).float(), weights="f32", products="bf16")
+    monkeypatch.setattr(native_engine.NativeLibrary, "multiplies_bfloat16", False)
+    with pytest.raises(NativeUnavailable, match="does not multiply bfloat16; products='f32' works everywhere"):
+        NativeTarget(build(LLAMA).float(), weights="bf16", products="bf16")
