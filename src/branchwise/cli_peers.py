@@ -24,8 +24,8 @@ def peers(
             "--methods",
             "--peers",
             help="Peers and PEER:METHOD, comma between: transformers, llama.cpp, openvino-genai, branchwise; on the "
-            "compiled engine branchwise/int8 (bf16, int4, f32); openvino-genai:lookup-3, branchwise/int8:mixed-33.",
-            show_default="all peers but int4 and f32",
+            "compiled engines branchwise/native-int4, branchwise/openvino-int8 (also bf16, f32); openvino-genai:lookup-3.",
+            show_default="all peers, native in bf16 and int4",
         ),
     ] = "",
     model: Model = "default",

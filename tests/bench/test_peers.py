@@ -92,20 +92,20 @@ def test_a_peer_stands_for_its_methods() -> None:
         "llama.cpp",
         "openvino-genai",
         "branchwise",
-        "branchwise/bf16",
-        "branchwise/int8",
+        "branchwise/native-bf16",
+        "branchwise/native-int4",
     }
 
 
 def test_drafter_and_budget_of_own_methods() -> None:
-    assert Configuration("branchwise/int8", "mixed+head-33").spec == TreeSpec("mixed", False, True, None, "33")
+    assert Configuration("branchwise/native-int8", "mixed+head-33").spec == TreeSpec("mixed", False, True, None, "33")
     assert Configuration("branchwise", "auto").spec == TreeSpec("auto", False, False, None, "auto")
     assert Configuration("branchwise", "auto+model").spec == TreeSpec("auto", True, False, None, "auto")
     assert Configuration("branchwise", "plain").spec is None
     assert Configuration("transformers", "lookup-3").spec is None
     assert Configuration("llama.cpp", "plain").worker == "llama.cpp:plain"
     assert Configuration("openvino-genai", "plain").worker == "openvino-genai"
-    assert Configuration("branchwise/int8", "plain").is_own and not Configuration("llama.cpp", "plain").is_own
+    assert Configuration("branchwise/native-int8", "plain").is_own and not Configuration("llama.cpp", "plain").is_own
 
 
 @pytest.mark.parametrize(

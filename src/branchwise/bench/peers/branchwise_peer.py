@@ -1,4 +1,4 @@
-"""This library, on transformers or on the compiled engine."""
+"""This library, on transformers or on a compiled engine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class BranchwisePeer:
 
     def __init__(self, given: Assignment) -> None:
         model, self._tokenizer = load_with_torch(given)
-        weights = given.peer.partition("/")[2]
+        engine, _, weights = given.peer.partition("/")[2].partition("-")
         self._given = given
-        self._target = as_target(model, "openvino", weights) if weights else as_target(model)
+        self._target = as_target(model, engine, weights) if engine else as_target(model)
         self._sampling = Sampling(given.temperature)
         self._draft_model: dict[str, Any] | None = None
         versions = {"branchwise": __version__}
-        if weights:
+        if engine == "openvino":
             import openvino
 
             versions["openvino"] = openvino.__version__

@@ -4,7 +4,8 @@
     llama.cpp          plain, lookup-N (drafts of N after the last two tokens, "ngram-simple"), ngram-cache
     openvino-genai     plain, lookup-N (prompt_lookup with num_assistant_tokens)
     branchwise         on transformers: plain, DRAFTER-BUDGET as in `methods` (mixed-17, mixed+head-9, auto)
-    branchwise/FORMAT  the same on the compiled engine, weights f32, bf16, int8 or int4
+    branchwise/ENGINE-FORMAT
+                       the same on the engine native or openvino, weights f32, bf16, int8 or int4
 
 Knows names only; no library is imported.
 """
@@ -18,7 +19,9 @@ from dataclasses import dataclass
 from ..methods import TreeSpec
 
 OWN = "branchwise"
-FORMATS = ("f32", "bf16", "int8", "int4")
+COMPILED = tuple(
+    f"{engine}-{weights}" for engine in ("native", "openvino") for weights in ("f32", "bf16", "int8", "int4")
+)
 #: so many last tokens are looked up by llama.cpp; transformers looks up as many at most
 LOOKUP_NGRAM = 2
 #: those whose weights are read from a GGUF file
@@ -34,10 +37,10 @@ DEFAULT_METHODS: dict[str, tuple[str, ...]] = {
     "llama.cpp": ("plain", "lookup-3", "lookup-10", "ngram-cache"),
     "openvino-genai": ("plain", "lookup-3", "lookup-5"),
     OWN: ("plain", "mixed-17", "auto"),
-    **{f"{OWN}/{weights}": ("plain", "mixed-17", "mixed-33", "auto") for weights in FORMATS},
+    **{f"{OWN}/{compiled}": ("plain", "mixed-17", "mixed-33", "auto") for compiled in COMPILED},
 }
 #: peers of a run for which none are named
-DEFAULT_PEERS = ("transformers", "llama.cpp", "openvino-genai", OWN, f"{OWN}/bf16", f"{OWN}/int8")
+DEFAULT_PEERS = ("transformers", "llama.cpp", "openvino-genai", OWN, f"{OWN}/native-bf16", f"{OWN}/native-int4")
 
 _METHODS = {
     "transformers": re.compile(r"plain|lookup-[1-9]\d*|early-exit"),
