@@ -45,7 +45,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench forward": ("branchwise bench forward --model default --threads 2 --nodes 1,16,32",),
     "bench peers": (
         "branchwise bench peers --threads 2 --plot peers.png",
-        "branchwise bench peers prompts.jsonl --peers openvino-genai,branchwise/int8 --limit-per-category 2",
+        "branchwise bench peers prompts.jsonl --peers openvino-genai,branchwise/native-int4 --limit-per-category 2",
     ),
     "train": (
         "branchwise train data --out data --tokens 300k",

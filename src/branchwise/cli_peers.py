@@ -23,8 +23,8 @@ def peers(
         typer.Option(
             "--methods",
             "--peers",
-            help="Peers and PEER:METHOD, comma between: transformers, llama.cpp, openvino-genai, branchwise; on the "
-            "compiled engines branchwise/native-int4, branchwise/openvino-int8 (also bf16, f32); openvino-genai:lookup-3.",
+            help="Peers and PEER:METHOD, comma between: transformers, llama.cpp, openvino-genai, branchwise; on "
+            "compiled engines branchwise/native-int4, branchwise/openvino-int8 (bf16, f32); openvino-genai:lookup-3.",
             show_default="all peers, native in bf16 and int4",
         ),
     ] = "",

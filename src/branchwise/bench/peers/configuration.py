@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from ..methods import TreeSpec
 
 OWN = "branchwise"
-COMPILED = tuple(
-    f"{engine}-{weights}" for engine in ("native", "openvino") for weights in ("f32", "bf16", "int8", "int4")
-)
+#: engine and weights, as they stand behind the name of this library
+COMPILED = tuple(f"{engine}-{kept}" for engine in ("native", "openvino") for kept in ("f32", "bf16", "int8", "int4"))
 #: so many last tokens are looked up by llama.cpp; transformers looks up as many at most
 LOOKUP_NGRAM = 2
 #: those whose weights are read from a GGUF file
