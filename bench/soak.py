@@ -7,6 +7,11 @@ middle, another share of the requests is malformed. Afterwards, and while it run
     lanes         none is in use at the end, no request runs, waits or is read, and the pool holds no block of anybody
     memory        the median resident size in the last quarter of the time is at most 2% above that in the second
 
+What is bounded is filled first, so that only what has no bound can grow later: before anything is counted every client
+sends one prompt a quarter longer than the longest that follows, all at once. Then the pool of keys and values is as
+long as it gets and the store of prompts is full. The time whose quarters are compared begins when the last of these is
+answered. Nothing is subtracted; per quarter it is told what pool and store hold, so that growth can be traced.
+
 Exit code 1 when one of these does not hold. The last line is one JSON object.
 
     python bench/soak.py                                        # 2,000 requests, default model
@@ -22,6 +27,8 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -36,6 +43,7 @@ from branchwise.serve.run import Server, start_in_background
 from branchwise.serve.settings import ServerSettings
 
 BAR = 1.02
+LONGEST_ANSWER = 48
 MALFORMED: tuple[dict[str, Any], ...] = (
     {"max_tokens": 0},
     {"temperature": -1},
@@ -61,11 +69,17 @@ class Soak:
         self._client = client
         self._coins = random.Random(args.seed)
         self._args = args
+        self._filling = args.clients
+        self.filled_at: float | None = None  # when everything bounded was full
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []
 
     async def client(self, numbers: asyncio.Queue[int]) -> None:
-        """One client: sends the next request when the last is over."""
+        """One client: fills what is bounded, then sends the next request when the last is over."""
+        try:
+            await self._fill()
+        except (httpx.HTTPError, KeyError, ValueError) as error:
+            self.wrong.append(f"a filling request: {type(error).__name__}: {error}")
         while not numbers.empty():
             number = numbers.get_nowait()
             kind = self._coins.random()
@@ -79,10 +93,22 @@ class Soak:
             except (httpx.HTTPError, KeyError, ValueError) as error:
                 self.wrong.append(f"request {number}: {type(error).__name__}: {error}")
 
+    async def _fill(self) -> None:
+        words = self._args.longest * 5 // 4
+        body = {"prompt": " ".join(self._coins.choices(WORDS, k=words)), "max_tokens": LONGEST_ANSWER}
+        (await self._client.post("/v1/completions", json=body)).raise_for_status()
+        self._filling -= 1
+        if not self._filling:
+            self.filled_at = time.perf_counter()
+
     def _body(self) -> dict[str, Any]:
         coins = self._coins
         prompt = " ".join(coins.choices(WORDS, k=min(self._args.longest, coins.choice((2, 8, 30, 120, 400)))))
-        body = {"prompt": prompt, "max_tokens": coins.choice((1, 4, 16, 48)), "temperature": coins.choice((0, 0.8))}
+        body = {
+            "prompt": prompt,
+            "max_tokens": coins.choice((1, 4, 16, LONGEST_ANSWER)),
+            "temperature": coins.choice((0, 0.8)),
+        }
         return body | ({"seed": coins.randrange(1000)} if coins.random() < 0.5 else {})
 
     async def _send_malformed(self) -> None:
@@ -134,34 +160,51 @@ class Soak:
         return usage, ends
 
 
-async def sample_memory(sizes: list[tuple[float, int]]) -> None:
-    """Resident bytes, four times a second."""
+@dataclass(frozen=True)
+class Sample:
+    """Bytes at one moment: resident, and those of them that the pool of keys and values and the store of prompts hold.
+
+    Both are bounded; the pool counts rows that were not written yet.
+    """
+
+    at: float
+    resident: int
+    pool: int
+    prefixes: int
+
+
+async def sample_memory(engine: Engine, samples: list[Sample]) -> None:
+    """Four samples a second."""
     process = psutil.Process()
     while True:
-        sizes.append((time.perf_counter(), process.memory_info().rss))
+        pool, prefixes = engine.target.cache.nbytes, engine.prefixes.nbytes
+        samples.append(Sample(time.perf_counter(), process.memory_info().rss, pool, prefixes))
         await asyncio.sleep(0.25)
 
 
-async def soak(server: Server, args: argparse.Namespace) -> tuple[Soak, list[tuple[float, int]]]:
-    """Sends everything; returns outcomes and memory over time."""
-    sizes: list[tuple[float, int]] = []
+async def soak(server: Server, args: argparse.Namespace) -> tuple[Soak, list[Sample]]:
+    """Sends everything; returns outcomes and memory over time, from when everything bounded was full."""
+    samples: list[Sample] = []
     limits = httpx.Limits(max_connections=args.clients)
     async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client:
         run = Soak(client, args)
         numbers: asyncio.Queue[int] = asyncio.Queue()
         for number in range(args.requests):
             numbers.put_nowait(number)
-        sampling = asyncio.create_task(sample_memory(sizes))
+        sampling = asyncio.create_task(sample_memory(server.engine, samples))
         await asyncio.gather(*(run.client(numbers) for _ in range(args.clients)))
         sampling.cancel()
-    return run, sizes
+    return run, [sample for sample in samples if run.filled_at is not None and sample.at >= run.filled_at]
 
 
-def growth(sizes: list[tuple[float, int]]) -> float:
-    """Median size in the last quarter of the time over that in the second."""
-    begin, end = sizes[0][0], sizes[-1][0]
-    quarter = [median(size for at, size in sizes if q <= 4 * (at - begin) / (end - begin) <= q + 1) for q in (1, 3)]
-    return quarter[1] / quarter[0]
+def quarters(samples: Sequence[Sample]) -> list[dict[str, float]]:
+    """Medians of each quarter of the time, by name; fewer than four where a run was too short to tell."""
+    if len(samples) < 2:
+        return []
+    begin, whole = samples[0].at, samples[-1].at - samples[0].at
+    parts = [[one for one in samples if q <= 4 * (one.at - begin) / whole <= q + 1] for q in range(4)]
+    names = ("resident", "pool", "prefixes")
+    return [{name: median(getattr(one, name) for one in part) for name in names} for part in parts if part]
 
 
 def main() -> int:
@@ -183,19 +226,20 @@ def main() -> int:
     engine = Engine(model, tokenizer, prefix_bytes=2**26)
     server = start_in_background(engine, ServerSettings("soak"))
     began = time.perf_counter()
-    run, sizes = asyncio.run(soak(server, args))
+    run, samples = asyncio.run(soak(server, args))
     seconds = time.perf_counter() - began
     idle_by = time.perf_counter() + 10
     counts = engine.statistics
     while counts.running + counts.waiting + counts.reading and time.perf_counter() < idle_by:
         time.sleep(0.05)
         counts = engine.statistics
-    grown = growth(sizes)
+    memory = quarters(samples)
+    grown = memory[3]["resident"] / memory[1]["resident"] if len(memory) == 4 else None
     checks = {
         "every request came to its end": sum(run.outcomes.values()) == args.requests and not run.wrong,
         "no request is left": counts.running == counts.waiting == counts.reading == 0,
         "no lane is left": engine.target.cache.lanes == (),
-        f"memory grew by at most {BAR - 1:.0%}": grown <= BAR,
+        f"memory grew by at most {BAR - 1:.0%}": grown is not None and grown <= BAR,
     }
     server.should_exit = True
     for text, holds in checks.items():
@@ -203,11 +247,16 @@ def main() -> int:
     for text in run.wrong[:10]:
         print(f"        {text}")
     outcomes = dict(run.outcomes)
-    print(f"{args.requests} requests in {seconds:.0f} s: {outcomes}; memory {grown:.4f} times the second quarter's")
+    print(f"{args.requests} requests in {seconds:.0f} s: {outcomes}")
+    for number, quarter in enumerate(memory, start=1):
+        held = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in quarter.items())
+        print(f"        quarter {number}: {held}")
+    print("the run was too short to tell growth" if grown is None else f"memory {grown:.4f} times the second quarter's")
     result = {
         "outcomes": outcomes,
         "seconds": seconds,
         "memory_growth": grown,
+        "memory_quarters": memory,
         "checks": checks,
         "wrong": run.wrong,
         "generated_tokens": counts.generated_tokens,

@@ -119,6 +119,15 @@ def test_a_soaked_server_answers_everything_once(
     assert str(tmp_path) not in json.dumps(record)
 
 
+def test_the_memory_of_a_soak_is_told_by_quarters() -> None:
+    soak = script("soak")
+    samples = [soak.Sample(at, resident=100 + 10 * (at // 10), pool=at, prefixes=7) for at in range(41)]
+    found = soak.quarters(samples)
+    assert [part["resident"] for part in found] == [100, 110, 120, 130]
+    assert [part["pool"] for part in found] == [5, 15, 25, 35] and found[3]["prefixes"] == 7
+    assert soak.quarters(samples[:1]) == [], "one sample says nothing about growth"
+
+
 def test_a_request_through_an_idle_server_is_timed_beside_the_library(
     tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
