@@ -57,6 +57,7 @@ def in_floats(engine: str, weights: str) -> dict:
     """Options for products in float32: in bfloat16 a near-tie may fall the other way."""
     if engine == "native":
         return {"products": "f32"}
+    pytest.importorskip("openvino", reason="this engine is an extra of its own: branchwise[openvino]")
     from branchwise.target.openvino_engine import Numbers
 
     # activations in 8 bits are the same for plain decoding and trees
