@@ -43,11 +43,14 @@ from .cli_options import (
     TensorParallel,
     Threads,
     Weights,
+    check_results,
     counted,
+    finish_bench,
     is_follower,
     load_model,
     load_target,
     shown_model,
+    words_of,
 )
 from .cli_prompt import (
     Chat,
@@ -339,22 +342,22 @@ def bench(
     """
     from .bench.job import Job, run_job
     from .bench.methods import TreeSpec, method_names
-    from .bench.plots import check_plotting, plot_methods
+    from .bench.plots import plot_methods
     from .bench.prompts import choose_prompts, read_prompts
-    from .bench.report import check_writable, last_line, print_report, write_json
+    from .bench.report import print_report
     from .bench.sampling import Sampling
     from .decode.attach import check_engine
     from .verify.registry import RULES
 
-    names = method_names(_split(methods), [number_or_auto(size) for size in _split(budgets)])
+    names = method_names(words_of(methods), [number_or_auto(size) for size in words_of(budgets)])
     if rule not in ("auto", *RULES):
         raise ValueError(f"no rule is called {rule!r}; there are: auto, {', '.join(RULES)}")
     check_specs([TreeSpec.of(name, drafter) for name in names], draft_model, head)
     check_engine(engine_name, weights)
     chosen = choose_prompts(
         read_prompts(prompts),
-        categories=_split(categories),
-        topics=_split(topics),
+        categories=words_of(categories),
+        topics=words_of(topics),
         limit_per_category=limit_per_category,
     )
     job = Job(
@@ -371,25 +374,13 @@ def bench(
         engine=engine_name,
         weights=weights,
     )
-    for path in (json_path, plot):
-        if path is not None:
-            check_writable(path)
-    if plot is not None:
-        check_plotting()
+    check_results(json_path, plot)
     loaded, tokenizer = load_model(model, dtype, device, threads)
     options = drafter_options(draft_model, None, dtype, device, tokenizer)
     with counted("prompts", len(chosen)) as tell:
         record = run_job(job, loaded, tokenizer, model, options, draft_model, progress=tell)
     print_report(record)
-    if json_path is not None:
-        write_json(record, json_path)
-    if plot is not None:
-        plot_methods(record, plot)
-    typer.echo(last_line(record))
-    if record["interrupted"]:
-        raise KeyboardInterrupt
-    if any(method["error"] for method in record["methods"].values()):
-        raise typer.Exit(EXIT_FAILED)
+    finish_bench(record, json_path, plot, plot_methods)
 
 
 app.command("compare")(reports_errors(cli_compare.compare))
@@ -582,13 +573,6 @@ def version() -> None:
 
 app.command()(reports_errors(cli_doctor.doctor))
 add_examples(app)
-
-
-# reading
-
-
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 # printing

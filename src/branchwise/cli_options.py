@@ -126,6 +126,45 @@ def set_threads(threads: int | None) -> None:
     torch.set_num_threads(threads)
 
 
+def words_of(text: str) -> list[str]:
+    """The words of a list with commas between."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def check_results(json_path: Path | None, plot: Path | None) -> None:
+    """Refuses files for the results of a bench that could not be written, before anything is measured."""
+    from .bench.plots import check_plotting
+    from .bench.report import check_writable
+
+    if plot is not None:
+        check_plotting()
+    for path in (json_path, plot):
+        if path is not None:
+            check_writable(path)
+
+
+def finish_bench(
+    record: dict[str, Any], json_path: Path | None, plot: Path | None, draw: Callable[[dict[str, Any], Path], None]
+) -> None:
+    """Writes and draws the result of a bench of methods and prints its last line.
+
+    Raises:
+        KeyboardInterrupt: the run was interrupted.
+        typer.Exit: a method failed.
+    """
+    from .bench.report import last_line, write_json
+
+    if json_path is not None:
+        write_json(record, json_path)
+    if plot is not None:
+        draw(record, plot)
+    typer.echo(last_line(record))
+    if record["interrupted"]:
+        raise KeyboardInterrupt
+    if any(method["error"] for method in record["methods"].values()):
+        raise typer.Exit(EXIT_FAILED)
+
+
 @contextmanager
 def counted(label: str, total: int) -> Iterator[Callable[[str], None]]:
     """Shows how far a run of ``total`` items is: a bar on a terminal, else one line per item; both on stderr.

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .cli_drafting import DraftModel, Head, check_specs
-from .cli_options import EXIT_FAILED, Debug, Dtype, Model, Threads, counted, set_threads
+from .cli_options import Debug, Dtype, Model, Threads, check_results, counted, finish_bench, set_threads, words_of
 from .cli_prompt import Chat, MaxNewTokens, Temperature
 
 
@@ -63,27 +63,21 @@ def peers(
     from .bench.peers.configuration import configurations
     from .bench.peers.job import PeersJob, run_peers
     from .bench.peers.report import print_peers
-    from .bench.plots import check_plotting
     from .bench.prompts import choose_prompts, read_prompts
-    from .bench.report import check_writable, last_line, write_json
     from .bench.sampling import Sampling
 
-    asked = configurations(_split(methods), with_head=head is not None, with_model=draft_model is not None)
+    asked = configurations(words_of(methods), with_head=head is not None, with_model=draft_model is not None)
     check_specs([one.spec for one in asked], draft_model, head)
     if gguf is not None and not gguf.is_file():
         raise ValueError(f"there is no file {str(gguf)!r}; --gguf names the model's weights as a GGUF file")
-    for path in (json_path, plot):
-        if path is not None:
-            check_writable(path)
-    if plot is not None:
-        check_plotting()
+    check_results(json_path, plot)
     set_threads(threads)
     job = PeersJob(
         configurations=asked,
         prompts=choose_prompts(
             BUILTIN_PROMPTS if prompts is None else read_prompts(prompts),
-            categories=_split(categories),
-            topics=_split(topics),
+            categories=words_of(categories),
+            topics=words_of(topics),
             limit_per_category=limit_per_category,
         ),
         model=os.path.expanduser(model),
@@ -100,16 +94,4 @@ def peers(
     with counted("prompts", len(job.prompts)) as tell:
         record = run_peers(job, progress=tell)
     print_peers(record)
-    if json_path is not None:
-        write_json(record, json_path)
-    if plot is not None:
-        plot_peers(record, plot)
-    typer.echo(last_line(record))
-    if record["interrupted"]:
-        raise KeyboardInterrupt
-    if any(method["error"] for method in record["methods"].values()):
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
+    finish_bench(record, json_path, plot, plot_peers)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .cli_options import EXIT_FAILED, Debug, Threads
+from .cli_options import EXIT_FAILED, Debug, Threads, check_results, words_of
 
 Numbers = Annotated[str, typer.Option(help="Comma between.")]
 Repeats = Annotated[int, typer.Option(help="Calls per way; the median counts.")]
@@ -116,16 +116,9 @@ def _prepare(device: str | None, threads: int | None, plot: Path | None, json_pa
     """Everything that can be refused before an hour of measuring; returns the device."""
     import torch
 
-    from .bench.report import check_writable
     from .hub.place import check_device
 
-    if plot is not None:
-        from .bench.plots import check_plotting
-
-        check_plotting()
-        check_writable(plot)
-    if json_path is not None:
-        check_writable(json_path)
+    check_results(json_path, plot)
     if threads is not None:
         torch.set_num_threads(_at_least("threads", threads, 1))
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -146,7 +139,7 @@ def _finish(record: dict[str, Any], plot: Path | None, json_path: Path | None) -
 
 
 def _words(text: str, what: str) -> list[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = words_of(text)
     if not words:
         raise ValueError(f"--{what} is empty: name at least one")
     return words

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .cli_options import Debug, Device, Dtype, EngineName, Model, Threads, Weights, load_model
+from .cli_options import Debug, Device, Dtype, EngineName, Model, Threads, Weights, load_model, words_of
 
 if TYPE_CHECKING:
     from .train.settings import TrainingSettings
@@ -256,7 +256,7 @@ def evaluate(
 
 
 def _budgets(text: str) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = words_of(text)
     if not words or not all(word.isdigit() and int(word) >= 2 for word in words):
         raise ValueError(f"--budgets are numbers of nodes from 2 on with commas between, got {text!r}")
     return tuple(sorted({int(word) for word in words}))

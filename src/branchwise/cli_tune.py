@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from .cli_options import Debug, Device, Dtype, Model, Threads, load_model
+from .cli_options import Debug, Device, Dtype, Model, Threads, check_results, load_model, words_of
 
 
 def tune(
@@ -34,9 +34,8 @@ def tune(
     `Speculator` use it from their first step on. Contexts that the model does not have are left out.
     """
     from .bench.cost_report import choice_records, choice_table, cost_tables, plot_cost
-    from .bench.plots import check_plotting
     from .bench.provenance import provenance
-    from .bench.report import check_writable, print_tables, write_json
+    from .bench.report import print_tables, write_json
     from .decode.attach import as_target
     from .tune.curve_key import curve_key
     from .tune.curve_store import CurveStore
@@ -45,11 +44,7 @@ def tune(
     lengths, sizes = _rising(contexts, "contexts"), _rising(nodes, "nodes")
     if repeats < 1:
         raise ValueError(f"repeats must be >= 1, got {repeats}")
-    if plot is not None:
-        check_plotting()
-        check_writable(plot)
-    if json_path is not None:
-        check_writable(json_path)
+    check_results(json_path, plot)
     loaded, _ = load_model(model, dtype, device, threads)
     target = as_target(loaded)
     fits = fitting_contexts(target, lengths, sizes[-1])
@@ -71,7 +66,7 @@ def tune(
 
 
 def _rising(text: str, what: str) -> list[int]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = words_of(text)
     for word in words:
         if not word.isdigit() or int(word) < 1:
             raise ValueError(f"--{what} must be whole numbers >= 1 with commas between, got {word!r}")
