@@ -7,6 +7,7 @@ float32 or in bfloat16 (float16 loses small values, and so has another).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -25,18 +26,22 @@ def fingerprint(model: nn.Module) -> str | None:
     Returns:
         None where there are parameters without values in reach (offloaded to a disk, or not loaded yet).
     """
+    if any(parameter.is_meta for parameter in model.parameters()):
+        return None
+    return checksum(model, _sample)
+
+
+def checksum(model: nn.Module, chosen: Callable[[Tensor], Tensor]) -> str:
+    """16 hexadecimal digits over names, shapes and what is ``chosen`` of the values of every parameter, in bfloat16."""
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
-        if parameter.is_meta:
-            return None
         digest.update(f"{name} {list(parameter.shape)}".encode())
-        digest.update(_sample(parameter.detach()))
+        values = chosen(parameter.detach()).to(torch.bfloat16).contiguous().cpu()
+        digest.update(values.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def _sample(values: Tensor) -> bytes:
+def _sample(values: Tensor) -> Tensor:
     flat = values.reshape(-1)
     # an odd step, so that the places move through the columns of a matrix whose width is even
-    step = (max(1, len(flat) // SAMPLES)) | 1
-    sample = flat[::step].to(torch.bfloat16).contiguous().cpu()
-    return sample.view(torch.uint8).numpy().tobytes()
+    return flat[:: max(1, len(flat) // SAMPLES) | 1]

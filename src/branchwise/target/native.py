@@ -18,11 +18,9 @@ from ..attention.native import NativeUnavailable
 from ..tree import TokenTree
 from .compiled import CompiledTarget, check_compiled, format_for
 from .native_engine import NativeDecoder, Nodes, native_library
-from .quantised import Quantised
-from .quantised_store import quantised_weights
+from .quantised_store import FLOATS, kept_matrices
 from .turns import positions_of
 
-_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 #: rows of a block of the cache: as many keys as attention takes at once
 _PAGE_ROWS = 256
 
@@ -64,19 +62,17 @@ class NativeTarget(CompiledTarget):
         super().__init__(
             model,
             weights=weights,
-            rows=_DTYPES[self.products],
+            rows=FLOATS[self.products],
             block_rows=_PAGE_ROWS,
             prefill_chunk=prefill_chunk,
             threads=threads,
         )
-        matrices: Mapping[str, Quantised] | torch.dtype
-        matrices = _DTYPES.get(weights) or quantised_weights(self.decoder, weights, cache_dir)
         library = native_library().library
         assert library is not None, "who has products has a library"
         self._native = NativeDecoder(
             library,
             self.decoder,
-            matrices,
+            kept_matrices(self.decoder, weights, cache_dir),
             in_pairs=self.products == "bf16",
             page_rows=_PAGE_ROWS,
             threads=self._threads,
@@ -133,8 +129,8 @@ def _products(weights: str, products: str | None) -> str:
         raise NativeUnavailable(f"the engine 'native' is not available: {found.reason}; use engine='transformers'")
     if products is None:
         return "bf16" if found.multiplies_bfloat16 and weights != "f32" else "f32"
-    if products not in _DTYPES:
-        raise ValueError(f"products must be one of {', '.join(_DTYPES)}, got {products!r}")
+    if products not in FLOATS:
+        raise ValueError(f"products must be one of {', '.join(FLOATS)}, got {products!r}")
     if products == "bf16" and not found.multiplies_bfloat16:
         raise NativeUnavailable("this processor does not multiply bfloat16; products='f32' works everywhere")
     if products == "bf16" and weights == "f32":

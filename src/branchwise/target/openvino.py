@@ -27,11 +27,8 @@ from ..tree import TokenTree
 from .compiled import CompiledTarget, check_compiled, format_for
 from .openvino_engine import CompiledDecoder, Numbers
 from .openvino_inputs import gathered_inputs, paged_inputs
-from .quantised import Quantised
-from .quantised_store import quantised_weights
+from .quantised_store import kept_matrices
 from .turns import positions_of
-
-_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 class OpenVinoTarget(CompiledTarget):
@@ -80,8 +77,7 @@ class OpenVinoTarget(CompiledTarget):
             threads=threads,
         )
         self._paged = paged
-        self._matrices: Mapping[str, Quantised] | torch.dtype
-        self._matrices = _DTYPES.get(weights) or quantised_weights(self.decoder, weights, cache_dir)
+        self._matrices = kept_matrices(self.decoder, weights, cache_dir)
         self._compiled: CompiledDecoder | None = None
 
     @property

@@ -36,6 +36,17 @@ _WEIGHTS, _RECORD = "weights.safetensors", "engine.json"
 _PARTS = ("values", "zero", "scale")
 
 
+#: formats whose matrices are kept as they are, rounded to a type
+FLOATS = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+def kept_matrices(
+    decoder: Decoder, weights: str, cache_dir: str | os.PathLike[str] | None = None
+) -> Mapping[str, Quantised] | torch.dtype:
+    """As `quantised_weights`; for a format of `FLOATS` its type, in which the decoder's own matrices are taken."""
+    return FLOATS.get(weights) or quantised_weights(decoder, weights, cache_dir)
+
+
 def quantised_weights(
     decoder: Decoder, weights: str, cache_dir: str | os.PathLike[str] | None = None
 ) -> dict[str, Quantised]:

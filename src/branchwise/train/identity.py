@@ -7,8 +7,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
+
+from ..target.fingerprint import checksum
 
 
 class TargetMismatch(ValueError):
@@ -81,18 +82,10 @@ def weights_checksum(model: nn.Module) -> str:
 
     So a checkpoint has one checksum, whether it is loaded in float32 or in bfloat16.
     """
-    digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
-        digest.update(f"{name} {list(parameter.shape)}".encode())
-        digest.update(_bytes(parameter.detach().to(torch.bfloat16)))
-    return digest.hexdigest()[:16]
+    return checksum(model, lambda values: values)
 
 
 def tokens_checksum(tokenizer: Any) -> str:
     """A checksum over the vocabulary: every token and its id."""
     entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()[:16]
-
-
-def _bytes(values: Tensor) -> bytes:
-    return values.contiguous().cpu().view(torch.uint8).numpy().tobytes()
