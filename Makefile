@@ -15,7 +15,7 @@ DEMO_PROMPT := "Explain in five short steps how to bake bread, then repeat the s
 .PHONY: demo test quality test-oldest package docs bars clean
 
 # float32, so that nobody has to take near-ties of bfloat16 on trust: the tokens are the same
-demo: $(VENV)/ready
+demo: $(VENV)/core
 	$(RUN) -m branchwise generate $(DEMO_PROMPT) --max-new-tokens 160 --compare --dtype float32
 
 test: $(VENV)/ready
@@ -51,8 +51,13 @@ docs: $(VENV)/ready
 bars: $(VENV)/ready
 	PATH="$(VENV)/bin:$$PATH" bash bench/bars.sh
 
-$(VENV)/ready: pyproject.toml constraints.txt
+# what a first generation needs; the rest is several times as large
+$(VENV)/core: pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[hub]"
+	touch $@
+
+$(VENV)/ready: $(VENV)/core
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[hub,openvino,ray,docs,dev]"
 	touch $@
 
