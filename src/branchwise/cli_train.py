@@ -39,17 +39,21 @@ def data(
     dtype: Dtype = "auto",
     device: Device = None,
     threads: Threads = None,
+    engine_name: EngineName = "transformers",
+    weights: Weights = None,
     debug: Debug = False,
 ) -> None:
     """Write training data: the target asks itself questions and answers them.
 
     Data are kept in shards; what is finished stays after an interruption, and the same command goes on.
     """
+    from .decode.attach import check_engine
     from .train.commands import DataOrder, write_data
     from .train.plans import WritingSettings, read_prompts_file
 
     if prompts is not None and text:
         raise ValueError("--prompts and --text are two sources of data; give one, and the other with another --out")
+    check_engine(engine_name, weights)
     settings = WritingSettings(seed, greedy_share, temperature, answer_tokens, longest)
     order = DataOrder(
         folder=out,
@@ -60,6 +64,8 @@ def data(
         lanes=lanes,
         drafter=drafter,
         budget=budget,
+        engine=engine_name,
+        weights=weights,
     )
     model, tokenizer = load_model(target, dtype, device, threads)
     typer.echo(write_data(order, model, tokenizer))
@@ -107,6 +113,7 @@ def eagle3(
     published_only: Annotated[
         bool, typer.Option("--published-only", help="The paper's head without this project's additions.")
     ] = False,
+    start: Annotated[str, typer.Option(help="Begin from this head of the same target.")] = "",
     draft_vocabulary: DraftVocabulary = "auto",
     features: Features = "keep",
     batch_tokens: BatchTokens = 1024,
@@ -128,7 +135,7 @@ def eagle3(
     settings = TrainingSettings(
         steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up, ema=ema, seed=seed
     )
-    options = Eagle3Options(unroll, published_only)
+    options = Eagle3Options(unroll, published_only, start)
     _train(options, settings, out, data, target, resume, draft_vocabulary, features, dtype, device, threads)
 
 

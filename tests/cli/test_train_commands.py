@@ -110,7 +110,9 @@ def test_prompts_and_texts_are_data_too(model: Path, tmp_path: Path) -> None:
     prompts, text = tmp_path / "prompts.txt", tmp_path / "text.txt"
     prompts.write_text("what is this?\nand that?\n")
     text.write_text("abc def. " * 30)
-    shown = run("data", "--target", model, "--out", tmp_path / "answers", "--prompts", prompts, *SHORT)
+    shown = run(
+        "data", "--target", model, "--out", tmp_path / "answers", "--prompts", prompts, "--engine", "auto", *SHORT
+    )
     assert "answers: 2 sequences" in shown and "(prompt " in shown
     assert "texts: " in run("data", "--target", model, "--out", tmp_path / "texts", "--text", text)
 
@@ -128,6 +130,7 @@ def test_wrong_options_are_said(model: Path, data: Path, tmp_path: Path) -> None
     shipped = ("ship", "--head", out, "--target", model, "--data", data, "--out", tmp_path / "small")
     assert "one of auto, int8, bf16" in fails(*shipped, "--layers", "int3")
     assert "exceeds the target's context" in fails("data", "--target", model, "--out", out, "--longest", 1000)
+    assert "goes with engine='native'" in fails("data", "--target", model, "--out", out, "--weights", "int8")
     assert "give one" in fails(
         "data", "--out", out, "--prompts", data / "dataset.json", "--text", data / "dataset.json"
     )

@@ -95,6 +95,19 @@ def test_a_text_learned_by_heart_is_drafted(kind: str, target: tuple[Any, Any], 
     assert record["step"] == steps and record["target"]["weights"] == Identity.of(model, tokenizer).weights
 
 
+def test_a_training_begins_where_an_earlier_head_ended(target: tuple[Any, Any], data: Path, tmp_path: Path) -> None:
+    model, tokenizer = target
+    first = order(tmp_path / "first", data, Eagle3Options())
+    known = train(first, model, tokenizer, [2], Listener()).acceptance
+    options = Eagle3Options(start=str(first.out))
+    more = order(tmp_path / "more", data, options, steps=1, learning_rate=1e-6, draft_vocabulary=48)
+    assert train(more, model, tokenizer, [2], Listener()).acceptance == pytest.approx(known, abs=0.02)
+
+    other = replace(more, out=tmp_path / "other", options=replace(options, published_only=True))
+    with pytest.raises(ValueError, match=r"first has kv_heads \d+, the new one \d+|norm_each True, the new one False"):
+        train(other, model, tokenizer, [2], Listener())
+
+
 def test_layouts_without_a_draft_vocabulary_refuse_one(target: tuple[Any, Any], data: Path, tmp_path: Path) -> None:
     model, tokenizer = target
     for options in (MedusaOptions(), BlockOptions()):

@@ -110,8 +110,8 @@ class BlockMethod:
             weights = role_weights(self._at(batch.roles, anchors + ahead)) * there * (self._target.row_of[said] >= 0)
             chosen = weights > 0
             logits = self._logits(hidden[:, :, ahead][chosen])  # [n, D]
-            wanted = self._target.probabilities(self._at(final, anchors + ahead - 1)[chosen])  # [n, D]
-            loss = weighted_loss(logits, wanted, weights[chosen])
+            asked = self._target.logits(self._at(final, anchors + ahead - 1)[chosen])  # [n, D]
+            loss = weighted_loss(logits, asked, weights[chosen])
             total = total + self._depth_weight(ahead) * loss
             by_depth.append(float(loss.detach()))
         return Losses(total, tuple(by_depth))

@@ -13,7 +13,6 @@ from ..bench.prompts import Prompt
 from ..bench.provenance import model_facts, provenance
 from ..decode.attach import as_target
 from ..draft.registry import make_drafter
-from ..target.huggingface import HuggingFaceTarget
 from .chat_frame import ChatFrame
 from .corpus import read_corpus
 from .evaluate import BUDGETS, evaluate
@@ -40,6 +39,7 @@ class DataOrder:
         prompts: questions to answer; without, the target asks.
         texts: files to take as they are, instead of dialogues.
         lanes, drafter, budget: see `Author`.
+        engine, weights: what runs the target, as for `Speculator`.
     """
 
     folder: Path
@@ -50,6 +50,8 @@ class DataOrder:
     lanes: int = 96
     drafter: str = "none"
     budget: int = 1
+    engine: str = "transformers"
+    weights: str | None = None
 
 
 def write_data(order: DataOrder, model: PreTrainedModel, tokenizer: Any) -> str:
@@ -67,7 +69,7 @@ def write_data(order: DataOrder, model: PreTrainedModel, tokenizer: Any) -> str:
                 progress=shown,
             )
         return _summary(order.folder, tally)
-    target = HuggingFaceTarget(model)
+    target = as_target(model, order.engine, order.weights)
     if target.context_limit is not None and order.settings.longest > target.context_limit:
         raise ValueError(
             f"longest {order.settings.longest} exceeds the target's context of {target.context_limit} tokens: lower it "

@@ -16,7 +16,7 @@ network; knows no files but those it exports.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 
 from ..draft.eagle_config import EagleConfig
 from ..draft.eagle_head import EagleHead
-from ..draft.eagle_load import borrow_from
+from ..draft.eagle_load import borrow_from, load_eagle_head
 from ..draft.head_rotary import ROPE_TYPES
 from .batches import Batch
 from .draft_vocabulary import DraftVocabulary
@@ -49,12 +49,14 @@ class Eagle3Options:
 
     Attributes:
         steps: of the unrolling.
+        start: folder of a head of this target to begin from, whatever its draft vocabulary; without, from the target.
         published_only: leave out this project's additions (one norm per feature, a projection of the embedding beside
             the layer, as many key heads as query heads), for engines that know only the paper's head.
     """
 
     steps: int = 3
     published_only: bool = False
+    start: str = ""
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -86,6 +88,8 @@ class Eagle3Method:
         with seeded(seed):
             self.module: EagleHead = EagleHead(config, self.feature_layers)
         _start(self.module, model, self._target)
+        if options.start:
+            _take_over(self.module, load_eagle_head(options.start, model), self._target, options.start)
         self.module.to(model.get_input_embeddings().weight.device)
         borrow_from(self.module, model, "the new head")
 
@@ -106,8 +110,8 @@ class Eagle3Method:
             weights = role_weights(self._shifted(batch.roles, step + 2)) * (self._target.row_of[said] >= 0)
             chosen = weights > 0
             logits = self.module.logits(hidden[chosen])  # [n, D]
-            wanted = self._target.probabilities(self._shifted(final, step + 1)[chosen])  # [n, D]
-            loss = weighted_loss(logits, wanted, weights[chosen])
+            asked = self._target.logits(self._shifted(final, step + 1)[chosen])  # [n, D]
+            loss = weighted_loss(logits, asked, weights[chosen])
             total = total + DEPTH_DECAY**step * loss
             by_depth.append(float(loss.detach()))
         return Losses(total, tuple(by_depth))
@@ -282,3 +286,25 @@ def _start(head: EagleHead, model: PreTrainedModel, target: TargetHead) -> None:
         head.lm_head.weight.copy_(target.weight)
         if head.embedding_residual is not None:
             head.embedding_residual.weight.zero_()
+
+
+def _take_over(head: EagleHead, earlier: EagleHead, target: TargetHead, name: str) -> None:
+    """Puts in the weights of an earlier head; output rows of tokens it did not draft stay the target's own.
+
+    Raises:
+        ValueError: it is of another make; names the first difference.
+    """
+    sizes = ("draft_vocab_size", "target", "architectures", "max_positions")
+    for field in fields(EagleConfig):
+        now, then = getattr(head.config, field.name), getattr(earlier.config, field.name)
+        if field.name not in sizes and now != then:
+            raise ValueError(
+                f"the head in {name} has {field.name} {then!r}, the new one {now!r}: it cannot begin there"
+            )
+    assert head.lm_head is not None and earlier.lm_head is not None
+    weights = earlier.state_dict()
+    rows = head.lm_head.weight.detach().clone()
+    ids = torch.arange(earlier.config.vocab_size) if earlier.target_ids is None else earlier.target_ids
+    places = target.row_of[ids]
+    rows[places[places >= 0]] = weights["lm_head.weight"][places >= 0].to(rows.dtype)
+    head.load_state_dict({**weights, "lm_head.weight": rows})

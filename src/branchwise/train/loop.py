@@ -74,6 +74,7 @@ class Trainer:
             [{"params": group.parameters, "weight_decay": group.decay} for group in groups],
             lr=settings.learning_rate,
             betas=(0.9, 0.95),
+            fused=True,
         )
         self.state = TrainingState(about)
         self._average: dict[str, Tensor] = {}

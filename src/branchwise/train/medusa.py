@@ -104,8 +104,8 @@ class MedusaMethod:
             weights = role_weights(batch.roles[:, depth + 2 :]) * (self._target.row_of[said] >= 0)
             chosen = weights > 0
             logits = head(final[:, : said.shape[1]][chosen])  # [n, D]
-            wanted = self._target.probabilities(final[:, depth + 1 : -1][chosen])  # [n, D]
-            loss = weighted_loss(logits, wanted, weights[chosen])
+            asked = self._target.logits(final[:, depth + 1 : -1][chosen])  # [n, D]
+            loss = weighted_loss(logits, asked, weights[chosen])
             total = total + DEPTH_DECAY**depth * loss
             by_depth.append(float(loss.detach()))
         return Losses(total, tuple(by_depth))

@@ -42,10 +42,9 @@ class TargetHead:
         self.row_of[self.ids] = torch.arange(len(self.ids), device=device)
 
     @torch.no_grad()
-    def probabilities(self, final: Tensor) -> Tensor:
-        """Of the draft vocabulary, renormalised over it: ``[n, h]`` final hidden states to float32 ``[n, D]``."""
-        logits = functional.linear(final.to(self.weight.dtype), self.weight, self.bias)
-        return logits.float().softmax(dim=-1)
+    def logits(self, final: Tensor) -> Tensor:
+        """Of the draft vocabulary: ``[n, h]`` final hidden states to ``[n, D]``, in the target's own dtype."""
+        return functional.linear(final.to(self.weight.dtype), self.weight, self.bias)
 
 
 @torch.no_grad()
