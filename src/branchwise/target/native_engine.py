@@ -18,6 +18,7 @@ from torch import Tensor
 from ..attention.native import NATIVE_SOURCES
 from ..native.kernel import load_kernel
 from .decoder_parts import Decoder, Layer, Linear, Norm
+from .kept_memory import KeptMemory
 from .native_packing import BLOCK, Packed, Shelf, pack, pair_up, stack
 from .quantised import Quantised
 
@@ -175,6 +176,7 @@ class NativeDecoder:
             scale=decoder.scale * log2(e),
         )
         self._work = torch.empty(0, dtype=torch.uint8)
+        self._logits = KeptMemory()
 
     def run(self, nodes: Nodes, pool: Tensor, feature_layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """One forward.
@@ -190,7 +192,7 @@ class NativeDecoder:
         Raises:
             MemoryError: there is none for so many nodes.
         """
-        made = {"logits": torch.empty(len(nodes.wanted), self._outputs), "hidden.0": nodes.embedded}
+        made = {"logits": self._logits.empty(len(nodes.wanted), self._outputs), "hidden.0": nodes.embedded}
         made |= {f"hidden.{layer}": torch.empty_like(nodes.embedded) for layer in feature_layers if layer}
         features = [made[f"hidden.{i}"].data_ptr() if i in feature_layers else None for i in range(self._count + 1)]
         tables = [[nodes.turns[f"{which}.{name}"].data_ptr() for name in self._tables] for which in _TABLES]
