@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from statistics import mean
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from branchwise.tune.budget import FixedBudget
+from branchwise.tune.budget import FixedBudget, make_budget
 from branchwise.tune.shared import SharedBudget
-from replay_rig import FORWARDS, Machine, Replay, cheap_draft, costly_draft, invented_text, recorded_texts
+from replay_rig import FORWARDS, Machine, Replay, cheap_draft, costly_draft, invented_text, recorded_texts, step_of
 
 pytestmark = pytest.mark.core
 
@@ -89,3 +91,40 @@ def test_plain_decoding_within_sixteen_steps_where_nothing_is_accepted_and_few_p
     assert sum(seconds) <= 1.04 * 32 * plain, "where nodes are all but free, a few may still be tried"
     assert world.nodes[16:].count(1) >= 400, "a probe that is cheap may be made every twelfth step"
     assert world.tokens / world.seconds >= 0.97 / plain
+
+
+def two_passes(nodes: int) -> float:
+    """The native engine: weights are read once, and unpacked and multiplied once more for every 32 nodes."""
+    return (8.7 + 0.09 * nodes + 5.0 * ((nodes - 1) // 32)) / 1000
+
+
+@pytest.mark.parametrize("tabled", [True, False], ids=["known machine", "new machine"])
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_a_node_more_than_a_pass_over_the_weights_serves_is_not_asked_for(lanes, tabled):
+    """Not once it is known what nodes bring: 33 to 40 nodes never pay where 32 are as good but for one node's luck."""
+    machine = Machine(two_passes, cheap_draft)
+    table = machine.table(nodes=(1, 8, 16, 32, 64)) if tabled else None
+    policy = SharedBudget(32, table=table, rows_at_once=32)
+    texts = [invented_text(0.85, seed=lane) for lane in range(lanes)]
+    sizes, at = [], [0] * lanes
+    for _ in range(300):
+        positions = [text[place % len(text)] for text, place in zip(texts, at, strict=True)]
+        numbers = list(range(lanes))
+        ceilings = policy.ceilings(numbers, 300.0)
+        drafts = [position.draft(budget) for position, budget in zip(positions, ceilings, strict=True)]
+        drafts = policy.divide(numbers, drafts)
+        verdicts = [position.verdict(draft) for position, draft in zip(positions, drafts, strict=True)]
+        sizes.append(sum(len(draft.tree) for draft in drafts))
+        policy.learn_shares(numbers, drafts, verdicts, step_of(two_passes(sizes[-1]), cheap_draft(sum(ceilings))))
+        at = [place + len(verdict.path) for place, verdict in zip(at, verdicts, strict=True)]
+    settled = sizes[100:]
+    assert not [size for size in settled if 33 <= size <= 40]
+    assert max(settled) > 16
+
+
+def test_auto_asks_the_target_how_many_rows_it_takes_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path))
+    target = SimpleNamespace(device=torch.device("cpu"), vocab_size=37)
+    assert make_budget("auto", target).largest == 33
+    target.rows_at_once = 32
+    assert make_budget("auto", target).largest == 32

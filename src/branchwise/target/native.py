@@ -45,6 +45,8 @@ class NativeTarget(CompiledTarget):
     """
 
     engine = "native"
+    #: nodes that one pass over the weights serves: CHUNK in native_decoder/linear.h
+    rows_at_once = 32
 
     def __init__(
         self,

@@ -84,7 +84,7 @@ def make_budget(
 
 
 def _auto(target: Target | None) -> SharedBudget:
-    from .shared import SharedBudget
+    from .shared import CEILINGS, SharedBudget
 
     if target is None:
         return SharedBudget()
@@ -92,4 +92,7 @@ def _auto(target: Target | None) -> SharedBudget:
     from .curve_store import CurveStore
 
     store = CurveStore(curve_key(target))
-    return SharedBudget(table=store.load(), keep=store.add)
+    rows_at_once, largest = getattr(target, "rows_at_once", None), CEILINGS[-1]
+    if rows_at_once is not None and rows_at_once < largest:
+        largest -= largest % rows_at_once  # a tree of 33 for one node more than a pass serves would cost two
+    return SharedBudget(largest, table=store.load(), keep=store.add, rows_at_once=rows_at_once)

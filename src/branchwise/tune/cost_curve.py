@@ -62,13 +62,15 @@ class CostCurve:
 
     Args:
         table: what was measured before, on this machine with this model.
+        rows_at_once: nodes that one pass over the weights serves, if there is such an edge; see `along`.
     """
 
-    def __init__(self, table: CostTable | None = None) -> None:
-        self.table = table
+    def __init__(self, table: CostTable | None = None, rows_at_once: int | None = None) -> None:
+        self._rows_at_once = rows_at_once
+        self.table = None if table is None else table.in_passes_of(rows_at_once)
         self._lanes = LaneCost()
         self._trust = TABLE_STEPS
-        self._buckets: dict[int, _Bucket] = {}
+        self._buckets: dict[tuple[int, int], _Bucket] = {}
         self._ratios: deque[float] = deque(maxlen=REMEMBERED)  # of the latest steps to the table
         self._step = 0
         self._curve: list[float] | None = None
@@ -92,7 +94,8 @@ class CostCurve:
             ratio = seconds / self.table.seconds(nodes, context)
             self._ratios.append(ratio)
             value, remembered = ratio / self._level, REMEMBERED_SHAPE
-        bucket = self._buckets.setdefault(key, _Bucket(deque(maxlen=remembered)))
+        passes = -(-nodes // self._rows_at_once) if self._rows_at_once else 1
+        bucket = self._buckets.setdefault((key, passes), _Bucket(deque(maxlen=remembered)))
         bucket.steps.append((nodes, value))
         bucket.last = self._step
         old = [number for number, kept in self._buckets.items() if self._step - kept.last > FORGOTTEN_AFTER]
@@ -107,7 +110,7 @@ class CostCurve:
 
     def adopt(self, table: CostTable) -> None:
         """From now on only the ratio to a table is learned, one that was made of what is known."""
-        self.table = table
+        self.table = table.in_passes_of(self._rows_at_once)
         self._trust = COLUMN_STEPS
         self._buckets.clear()
         self._ratios.clear()
@@ -137,7 +140,7 @@ class CostCurve:
     def _estimate(self, nodes: Numbers, context: float) -> Numbers:
         places, values = self._known()
         if self.table is None:
-            return along(places, values, nodes) if places else np.ones(len(nodes))
+            return along(places, values, nodes, self._rows_at_once) if places else np.ones(len(nodes))
         base = self.table.profile(nodes, context) * self._level
         return base if not places else np.maximum.accumulate(base * np.interp(nodes, places, values))
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -40,6 +40,7 @@ class Column:
         context: committed tokens.
         nodes: rising, from 1 on.
         seconds: of one forward with so many nodes.
+        rows_at_once: see `along`; what the target says of itself, and no part of the file.
 
     Raises:
         ValueError: the lists do not fit each other, or hold what no measurement gives.
@@ -48,6 +49,7 @@ class Column:
     context: int
     nodes: tuple[int, ...]
     seconds: tuple[float, ...]
+    rows_at_once: int | None = None
 
     def __post_init__(self) -> None:
         if self.context < 0:
@@ -62,7 +64,7 @@ class Column:
     def at(self, nodes: Sequence[float] | Numbers) -> Numbers:
         """Seconds of forwards of so many nodes: straight lines, the last of which goes on; never falling."""
         places, heights = self._points
-        return along(places, heights, nodes)
+        return along(places, heights, nodes, self.rows_at_once)
 
     @cached_property
     def _points(self) -> tuple[Numbers, Numbers]:
@@ -110,6 +112,10 @@ class CostTable:
         """The same for one number of nodes."""
         return float(self.profile([nodes], context)[0])
 
+    def in_passes_of(self, rows_at_once: int | None) -> CostTable:
+        """The same for a target that works through so many rows at once."""
+        return CostTable(tuple(replace(column, rows_at_once=rows_at_once) for column in self.columns))
+
     def with_column(self, column: Column) -> CostTable:
         """The same with another column; it replaces one of the same context."""
         others = [known for known in self.columns if known.context != column.context]
@@ -142,14 +148,34 @@ class CostTable:
         return cls(tuple(columns))
 
 
-def along(places: Sequence[float] | Numbers, heights: Numbers, wanted: Sequence[float] | Numbers) -> Numbers:
-    """Heights on straight lines through the points: level before the first, beyond the last one as the last line."""
-    wanted = np.asarray(wanted, np.float64)
+def along(
+    places: Sequence[float] | Numbers,
+    heights: Numbers,
+    wanted: Sequence[float] | Numbers,
+    rows_at_once: int | None = None,
+) -> Numbers:
+    """Heights on straight lines through the points: level before the first, beyond the last one as the last line.
+
+    Args:
+        places: numbers of nodes, rising.
+        heights: what they cost.
+        wanted: numbers of nodes.
+        rows_at_once: nodes that are served by one pass over the weights: the first node of another pass is taken to
+            cost as much as a whole pass more of them. None where there is no such edge.
+    """
+    places, wanted = (_spread(np.asarray(nodes, np.float64), rows_at_once) for nodes in (places, wanted))
     inside = np.interp(wanted, places, heights)
     if len(places) == 1:
         return inside
     slope = (heights[-1] - heights[-2]) / (places[-1] - places[-2])
     return inside + slope * np.maximum(0.0, wanted - places[-1])
+
+
+def _spread(nodes: Numbers, rows_at_once: int | None) -> Numbers:
+    """Numbers of nodes on an axis with a gap, as wide as a pass, before every pass but the first."""
+    if rows_at_once is None:
+        return nodes
+    return nodes + rows_at_once * np.maximum(0.0, np.ceil(nodes / rows_at_once) - 1)
 
 
 def _whole(number: Any) -> int:

@@ -80,6 +80,7 @@ class SharedBudget:
         step_nodes: most nodes of all trees of a step together; at least every lane's root.
         table: what forwards cost here, measured before.
         keep: is given what was learned of a context that the table does not tell of.
+        rows_at_once: nodes that one pass of the target over its weights serves, if there is such an edge.
 
     Raises:
         ValueError: a number below 1.
@@ -91,13 +92,14 @@ class SharedBudget:
         step_nodes: int = 512,
         table: CostTable | None = None,
         keep: Callable[[Column], None] | None = None,
+        rows_at_once: int | None = None,
     ) -> None:
         for name, value in (("largest", largest), ("step_nodes", step_nodes)):
             if value < 1:
                 raise ValueError(f"{name} counts nodes, roots included: it must be >= 1, got {value}")
         self.largest = largest
         self.step_nodes = step_nodes
-        self.curve = CostCurve(table)
+        self.curve = CostCurve(table, rows_at_once)
         self._keep = keep
         self._stored = set() if table is None else set(table.contexts)  # contexts that are kept already
         self._drafting = CostCurve()  # seconds of drafting, by the nodes asked for
