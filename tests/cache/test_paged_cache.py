@@ -35,9 +35,9 @@ def assert_holds(cache: PagedCache, lane: int, numbers: list[int]) -> None:
 class LanesAgainstLists(RuleBasedStateMachine):
     """The model is a list of row numbers per lane; every row ever written has a number of its own."""
 
-    @initialize(limit=st.none() | st.integers(1, 200))
-    def start(self, limit: int | None) -> None:
-        self.cache = PagedCache(LAYERS, HEADS, WIDTH, torch.float64)
+    @initialize(limit=st.none() | st.integers(1, 200), turned_values=st.booleans())
+    def start(self, limit: int | None, turned_values: bool) -> None:
+        self.cache = PagedCache(LAYERS, HEADS, WIDTH, torch.float64, turned_values=turned_values)
         self.limit = limit
         if limit is not None:
             self.cache.limit_rows(limit)
@@ -133,8 +133,19 @@ def test_no_more_is_allocated_than_the_limit_and_what_is_in_use_ask_for():
     assert cache.pool.shape[1] == 5, "what is in use may pass the limit"
 
 
-def test_scrubbed_rows_hold_no_nan_and_committed_ones_stay():
-    cache = PagedCache(LAYERS, HEADS, WIDTH, torch.float64)
+def test_turned_values_lie_column_by_column():
+    cache = PagedCache(LAYERS, HEADS, WIDTH, torch.float64, turned_values=True)
+    lane = cache.open()
+    cache.begin({lane: 3})
+    cache.write(range(2 * LAYERS), numbered([1, 2, 3]))
+    keys, values = cache.pool[0, 0], cache.pool[1, 0].view(HEADS, WIDTH, BLOCK_ROWS)
+    assert torch.equal(keys[:, :3], numbered([1, 2, 3])[0].transpose(0, 1))
+    assert torch.equal(values[:, :, :3], numbered([1, 2, 3])[1].permute(1, 2, 0))
+
+
+@pytest.mark.parametrize("turned_values", [False, True])
+def test_scrubbed_rows_hold_no_nan_and_committed_ones_stay(turned_values):
+    cache = PagedCache(LAYERS, HEADS, WIDTH, torch.float64, turned_values=turned_values)
     lane = cache.open()
     cache.begin({lane: BLOCK_ROWS + 5})
     rows = numbered(list(range(BLOCK_ROWS + 5)))

@@ -114,6 +114,47 @@ def near_its_own_weights(model, weights: str, tmp_path) -> None:
         assert float((logits - own).norm()) < 1.5 * float((rounded - own).norm())
 
 
+def token_by_token(target: NativeTarget, prompt: list[int], path: list[int]) -> torch.Tensor:
+    """Logits of plain decoding that happens to choose ``path``."""
+    lane = target.open()
+    target.prefill(lane, prompt)
+    rows = []
+    for token in path:
+        rows.append(target.forward({lane: TokenTree([token], [-1])})[lane].logits[0])
+        target.commit({lane: [0]})
+    target.free(lane)
+    return torch.stack(rows)
+
+
+def deep_and_bushy(root: int) -> TokenTree:
+    """Two deep branches whose nodes take turns, so that no row is where its position would be, and leaves too."""
+    parents = [-1, 0, 0]
+    while len(parents) < 40:
+        parents.append(len(parents) - 2 if len(parents) % 5 else len(parents) - 3)
+    return TokenTree([root, *((7 * node + 1) % 37 for node in range(1, len(parents)))], parents)
+
+
+def check_exact(target: NativeTarget, committed: int) -> None:
+    """A tree's nodes against their paths decoded token by token, and what is decoded after an accepted path."""
+    prompt = [(7 * i + i // 9) % 37 for i in range(committed + 1)]
+    tree = deep_and_bushy(prompt[-1])
+    lane = target.open()
+    target.prefill(lane, prompt)
+    logits = target.forward({lane: tree})[lane].logits
+    target.rollback()
+    for leaf in (len(tree) - 1, len(tree) - 2):
+        path = tree.path(leaf)
+        after = [5, 11]
+        plain = token_by_token(target, prompt, [tree.tokens[node] for node in path] + after)
+        assert torch.equal(logits[list(path)], plain[: len(path)])
+    target.forward({lane: tree})
+    target.commit({lane: path})
+    ahead = target.forward({lane: TokenTree([after[0], 3, after[1]], [-1, 0, 0])})[lane].logits
+    target.rollback()
+    target.free(lane)
+    assert torch.equal(ahead[[0, 2]], plain[-2:])
+
+
 @pytest.fixture
 def compiled_anew() -> Iterator[None]:
     native_engine.native_library.cache_clear()
@@ -132,6 +173,9 @@ def test_processors_without_some_instructions(flags, monkeypatch, tmp_path):
         if weights == "bf16":
             model = model.bfloat16().float()  # what it keeps is then what the model has
         near_its_own_weights(model, weights, tmp_path)
+    target = NativeTarget(model, threads=2)
+    for committed in (9, 120):
+        check_exact(target, committed)
     assert native_library().multiplies_bfloat16 is (native_library().library.bfloat16_way() > 0)
 
 
@@ -153,6 +197,18 @@ def test_a_lane_alone_and_in_company_agree_to_the_last_bit(weights, tmp_path):
     together = target.forward(dict.fromkeys(lanes, TREE))
     for lane, logits in zip(lanes, alone, strict=True):
         assert torch.equal(together[lane].logits, logits)
+
+
+@NEEDS_BFLOAT16
+@pytest.mark.parametrize("window", [None, 50])
+def test_a_tree_is_its_paths_decoded_token_by_token_to_the_last_bit(window):
+    """Whatever lies between: pages, parts, steps of the matrix unit, more than 32 nodes; heads as wide as it takes."""
+    family = SUPPORTED[0] if window is None else next(f for f in SUPPORTED if f.model_type == "mistral")
+    options = {} if window is None else {"sliding_window": window}
+    model = build(family, hidden_size=128, head_dim=32, max_position_embeddings=1024, **options).bfloat16()
+    target = NativeTarget(model, threads=2)
+    for committed in (5, 32, 121, 250, 510):
+        check_exact(target, committed)
 
 
 @NEEDS_BFLOAT16

@@ -4,6 +4,8 @@ One tensor holds the rows of all layers and lanes, so that a commit moves them a
 
     pool  [2 L, blocks, K, R, D]      keys of layer i at 2 i, its values at 2 i + 1; R rows per block
 
+Values may lie turned, ``[K, D, R]`` in a block, for engines that sum over rows faster that way.
+
 A lane is a list of blocks; its row r lies in block ``r // R`` of the list, at ``r % R``:
 
     row    0 ........ length        length + N      len(blocks) * R
@@ -38,6 +40,7 @@ class PagedCache:
         width: numbers per row and head D, the same for keys and values.
         dtype: of the rows.
         block_rows: rows of a block R.
+        turned_values: whether planes of values are ``[blocks, K, D, R]``.
 
     Attributes:
         block_rows: as given.
@@ -45,11 +48,20 @@ class PagedCache:
         growths: rises when `pool` is another tensor.
     """
 
-    def __init__(self, layers: int, heads: int, width: int, dtype: torch.dtype, block_rows: int = BLOCK_ROWS) -> None:
-        # a block is there from the start, so that whoever holds the pool never holds an empty tensor
-        self.pool = large_zeros(2 * layers, 1, heads, block_rows, width, dtype=dtype)
+    def __init__(
+        self,
+        layers: int,
+        heads: int,
+        width: int,
+        dtype: torch.dtype,
+        block_rows: int = BLOCK_ROWS,
+        turned_values: bool = False,
+    ) -> None:
         self.block_rows = block_rows
-        self.growths = 0
+        self._turned_values = turned_values
+        self.growths = -1
+        # a block is there from the start, so that whoever holds the pool never holds an empty tensor
+        self._replace(large_zeros(2 * layers, 1, heads, block_rows, width, dtype=dtype))
         self._free = [0]
         self._blocks: dict[int, list[int]] = {}
         self._length: dict[int, int] = {}
@@ -123,7 +135,8 @@ class PagedCache:
         self._refuse_in_flight("scrub a lane")
         blocks, at = self.blocks(lane), self._length[lane] % self.block_rows
         if at:
-            self.pool[:, blocks[-1], :, at:] = 0
+            for planes in self._planes:
+                planes[:, blocks[-1], :, at:] = 0
         self.pool[:, self._free] = 0
 
     def limit_rows(self, rows: int) -> None:
@@ -152,7 +165,7 @@ class PagedCache:
         block, at = torch.tensor(places).unbind(1)  # [T] each
         # one plane at a time: indexing three axes at once would copy all rows transposed
         for plane, new in zip(planes, rows, strict=True):
-            self.pool[plane, block, :, at] = new.to(self.pool.dtype)
+            self._plane(plane)[block, :, at] = new.to(self.pool.dtype)
 
     def commit(self, paths: Mapping[int, Sequence[int]]) -> None:
         """Keeps the rows of each lane's path, in place, and drops all others in flight.
@@ -177,8 +190,9 @@ class PagedCache:
         if sources:
             from_block, from_row = torch.tensor(sources).unbind(1)
             to_block, to_row = torch.tensor(targets).unbind(1)
-            # the right side is a copy, so that ranges may overlap
-            self.pool[:, to_block, :, to_row] = self.pool[:, from_block, :, from_row]
+            for planes in self._planes:
+                # the right side is a copy, so that ranges may overlap
+                planes[:, to_block, :, to_row] = planes[:, from_block, :, from_row]
         for lane, path in paths.items():
             self._length[lane] += len(path)
         self.rollback()
@@ -210,7 +224,7 @@ class PagedCache:
         block, at = torch.tensor(self._places(lane, 0, tokens)).unbind(1)
         for layer, pair in enumerate(snapshot.first(tokens)):
             for plane, rows in enumerate(pair, start=2 * layer):
-                self.pool[plane, block, :, at] = rows.transpose(0, 1)
+                self._plane(plane)[block, :, at] = rows.transpose(0, 1)
         self._length[lane] = tokens
 
     # looking in
@@ -218,8 +232,8 @@ class PagedCache:
     def rows(self, lane: int, layer: int) -> tuple[Tensor, Tensor]:
         """Copies of the committed keys and values of a lane in one layer, ``[K, S, D]`` each."""
         blocks, length = self.blocks(lane), self._length[lane]
-        pair = self.pool[2 * layer : 2 * layer + 2, blocks]  # [2, blocks, K, R, D]
-        keys, values = pair.transpose(1, 2).flatten(2, 3)[:, :, :length]  # [K, S, D] each
+        pair = (self._plane(plane)[blocks] for plane in (2 * layer, 2 * layer + 1))  # [blocks, K, R, D] each
+        keys, values = (rows.transpose(0, 1).flatten(1, 2)[:, :length] for rows in pair)  # [K, S, D] each
         return keys.contiguous(), values.contiguous()
 
     def check_integrity(self) -> None:
@@ -271,6 +285,13 @@ class PagedCache:
     def _replace(self, pool: Tensor) -> None:
         self.pool = pool
         self.growths += 1
+        planes, blocks, heads, rows, width = pool.shape
+        values = pool.view(planes, blocks, heads, width, rows).transpose(3, 4) if self._turned_values else pool
+        self._planes = pool[0::2], values[1::2]  # all keys, all values: [L, blocks, K, R, D]
+
+    def _plane(self, number: int) -> Tensor:
+        """``[blocks, K, R, D]``, whatever way it lies."""
+        return self._planes[number % 2][number // 2]
 
     def _blocks_for(self, rows: int) -> int:
         return -(-rows // self.block_rows)

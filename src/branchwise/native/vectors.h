@@ -27,8 +27,17 @@ static inline vec max_vec(vec a, vec b) {
 #endif
 }
 
-/* 2^x for x <= 0 (or within +-126); 0 below 2^-126. Relative error 1e-7, or 5e-5 if that is enough. */
+/* 2^x for x <= 0 (or within +-126); 0 below 2^-126, or 2^-149 roughly. Relative error 1e-7, or 8e-5 if that is enough. */
 static inline __attribute__((always_inline)) vec exp2_vec(vec x, const int roughly) {
+#if defined(__AVX512DQ__)
+    if (roughly) {
+        vec f = (vec)_mm512_reduce_ps((__m512)x, 1 /* x - floor(x) */);
+        vec p = 7.80242756e-2f * f + 2.26067275e-1f;
+        p = p * f + 6.95833623e-1f;
+        p = p * f + 9.99925196e-1f;
+        return (vec)_mm512_scalef_ps((__m512)p, (__m512)x); /* p * 2^floor(x) */
+    }
+#endif
     const float magic = 12582912.f; /* 1.5 * 2^23: adding it rounds to an integer, which its low bits then hold */
     vec shifted = x + magic;
     vec f = x - (shifted - magic);

@@ -32,6 +32,7 @@ class CompiledTarget(ABC):
         weights: "f32", "bf16", "int8" or "int4".
         rows: dtype of the cache.
         block_rows: rows of a block of the cache.
+        turned_values: see `PagedCache`.
         prefill_chunk: prompt tokens per prefill forward.
         threads: CPU threads; as many as torch uses if absent.
 
@@ -53,6 +54,7 @@ class CompiledTarget(ABC):
         block_rows: int,
         prefill_chunk: int,
         threads: int | None,
+        turned_values: bool = False,
     ) -> None:
         self.model = model
         self.weights = weights
@@ -62,7 +64,8 @@ class CompiledTarget(ABC):
         self.context_limit = context_limit(model)
         self.vocab_size = len(self.decoder.head.weight)
         self.device = torch.device("cpu")
-        self.cache = PagedCache(len(self.windows), self.decoder.key_heads, self.decoder.width, rows, block_rows)
+        heads, width = self.decoder.key_heads, self.decoder.width
+        self.cache = PagedCache(len(self.windows), heads, width, rows, block_rows, turned_values)
         self._threads = threads if threads is not None else torch.get_num_threads()
         self._turns = Turns(self.decoder.rotary)
 

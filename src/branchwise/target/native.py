@@ -21,8 +21,8 @@ from .native_engine import NativeDecoder, Nodes, native_library
 from .quantised_store import FLOATS, kept_matrices
 from .turns import positions_of
 
-#: rows of a block of the cache: as many keys as attention takes at once
-_PAGE_ROWS = 256
+#: rows of a block of the cache: as many keys as attention takes at once, SPAN in native_decoder/block.h
+_PAGE_ROWS = 128
 
 
 class NativeTarget(CompiledTarget):
@@ -66,6 +66,7 @@ class NativeTarget(CompiledTarget):
             weights=weights,
             rows=FLOATS[self.products],
             block_rows=_PAGE_ROWS,
+            turned_values=True,
             prefill_chunk=prefill_chunk,
             threads=threads,
         )
@@ -76,7 +77,6 @@ class NativeTarget(CompiledTarget):
             self.decoder,
             kept_matrices(self.decoder, weights, cache_dir),
             in_pairs=self.products == "bf16",
-            page_rows=_PAGE_ROWS,
             threads=self._threads,
         )
 

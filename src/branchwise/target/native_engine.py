@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..attention.native import NATIVE_SOURCES
 from ..native.kernel import load_kernel
 from .decoder_parts import Decoder, Layer, Linear, Norm
 from .kept_memory import KeptMemory
@@ -58,7 +57,7 @@ class _Decoder(ctypes.Structure):
         ("head", _Matrix),
         ("last", _Norm),
         *((name, ctypes.c_int64) for name in ("count", "hidden", "inner", "heads", "kv_heads", "dim", "activation")),
-        *((name, ctypes.c_int64) for name in ("page_rows", "pairs")),
+        ("pairs", ctypes.c_int64),
         ("scale", ctypes.c_float),
     )
 
@@ -95,7 +94,7 @@ class NativeLibrary:
 @cache
 def native_library() -> NativeLibrary:
     """Compiles it if need be, and loads it; once per process."""
-    kernel = load_kernel(_SOURCE, NATIVE_SOURCES)
+    kernel = load_kernel(_SOURCE)
     if kernel.library is not None:
         kernel.library.decode.restype = ctypes.c_int64
     return NativeLibrary(kernel.library, kernel.reason)
@@ -136,7 +135,6 @@ class NativeDecoder:
         decoder: its parts.
         matrices: quantised, by name; or the dtype that the model's own are kept in.
         in_pairs: whether it is multiplied in bfloat16; else in float32.
-        page_rows: rows of a block of the cache.
         threads: CPU threads.
     """
 
@@ -147,7 +145,6 @@ class NativeDecoder:
         matrices: Mapping[str, Quantised] | torch.dtype,
         *,
         in_pairs: bool,
-        page_rows: int,
         threads: int,
     ) -> None:
         self._library = library
@@ -171,7 +168,6 @@ class NativeDecoder:
             kv_heads=decoder.key_heads,
             dim=decoder.width,
             activation=_ACTIVATIONS[decoder.activation],
-            page_rows=page_rows,
             pairs=in_pairs,
             scale=decoder.scale * log2(e),
         )
@@ -183,7 +179,8 @@ class NativeDecoder:
 
         Args:
             nodes: its nodes; tensors contiguous.
-            pool: keys and values ``[2 L, blocks, K, R, D]``; those of the nodes are written.
+            pool: keys and values ``[2 L, blocks, K, R, D]``, values turned (`PagedCache`); those of the nodes are
+                written.
             feature_layers: hidden states to give.
 
         Returns:

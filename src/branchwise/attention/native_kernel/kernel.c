@@ -338,15 +338,3 @@ int tree_attention(const call *c) {
     for (int64_t pair = 0; pair < pairs; pair++) merge(c, pair);
     return 0;
 }
-
-/* how bfloat16 is multiplied: 0 as float32, 1 in pairs, 2 in tiles */
-int bfloat16_way(void) {
-#if defined(HAS_AMX)
-    if (may_use_tiles()) return 2;
-#endif
-#if defined(__AVX512BF16__)
-    return 1;
-#else
-    return 0;
-#endif
-}

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <stdint.h>
-#include <stdlib.h>
 
+#include "memory.h"
 #include "vectors.h"
 
 #define BLOCK 256 /* most keys per step: scores should stay in the first-level cache, with the values if they are floats */
@@ -23,7 +23,6 @@ typedef struct {
     float factor, cap;       /* scores to base 2; cap 0 is none */
 } call;
 
-static int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
 static int64_t item_size(const call *c) { return c->dtype == FLOAT32 ? 4 : 2; }
 
 /* A task's memory, kept per thread. */
@@ -36,17 +35,6 @@ typedef struct {
     float *keys;    /* [BLOCK, D padded], when keys cannot be used as they lie */
     float *values;  /* [BLOCK, Dv padded], or pairs of rows */
 } scratch;
-
-static float *reserve(size_t floats) {
-    static __thread float *memory;
-    static __thread size_t size;
-    if (floats > size) {
-        free(memory);
-        if (posix_memalign((void **)&memory, 64, 4 * floats)) memory = NULL;
-        size = memory ? floats : 0;
-    }
-    return memory;
-}
 
 typedef struct {
     const call *c;

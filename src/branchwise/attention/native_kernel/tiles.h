@@ -1,35 +1,10 @@
-/* bfloat16 products on the matrix unit (AMX), whose eight registers hold tiles of 16 rows of 64 bytes, with sums in
- * float32. Defines HAS_AMX where the processor and the compiler have it. */
+/* Products of attention on the matrix unit, with sums in float32. */
 #pragma once
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
-#define HAS_AMX 1
-
-#include <sys/syscall.h>
-#include <unistd.h>
-
+#include "matrix_unit.h"
 #include "task.h"
 
-typedef struct __attribute__((packed)) {
-    uint8_t palette, start, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_shape;
-
-/* eight tiles of 16 rows of 64 bytes */
-static void open_tiles(void) {
-    tile_shape shape = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        shape.row_bytes[i] = 64;
-        shape.rows[i] = 16;
-    }
-    _tile_loadconfig(&shape);
-}
-
-static int may_use_tiles(void) {
-    return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */) == 0;
-}
-
+#if defined(HAS_AMX)
 /* scores [16, M] of 16 keys whose rows lie key_bytes apart; words per key is a multiple of 16 */
 static void tile_scores(const task *t, const char *keys, int64_t key_bytes, float *scores) {
     int64_t row = 4 * t->queries;

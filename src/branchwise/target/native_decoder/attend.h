@@ -1,72 +1,249 @@
-/* Attention of a whole forward over rows in pages, by the tasks of branchwise's own tree attention (kernel.c).
+/* Attention of a whole forward over rows in pages.
  *
- * Work comes in units: a tree, or up to 64 tokens of a chain, for which the earlier tokens of the chain are committed
- * ones (they lie in the cache already). A task is a unit, a key/value head and a part of the committed rows.
+ * Work comes in units: a tree with branches, or up to 64 tokens of a chain, for which the earlier tokens of the chain are
+ * committed ones (they lie in the cache already). Positions are cut into parts, short ones at first, longer ones later,
+ * always at the same positions; a part is summed block by block, and parts are added up from first to last. A task is a
+ * unit, a key/value head and a part; or all parts, where there are tasks enough, so that no part's sums need be kept.
  */
 #pragma once
 
-#include "kernel.c"
+#include "block.h"
 
-#define UNIT 64        /* tokens of a chain */
-#define LEAST_PART 128 /* committed rows that are worth a task of their own */
+#define UNIT 64 /* tokens of a chain */
 
 typedef struct {
-    call c;               /* of one sequence; keys and values are found by page */
+    const char *query;    /* numbers [nodes, H, D] */
     const int32_t *pages; /* of the lane, in row order */
-    int64_t first_row;    /* of its nodes among those of the forward */
-    int64_t first_task;
-    float *bias;          /* [nodes, nodes] of a tree; NULL for a chain */
-    int32_t committed, nodes;
+    const int32_t *depth;
+    int32_t *order;       /* the nodes of a tree by depth; NULL for a chain */
+    float *bias;          /* of a tree [nodes, groups, 16]: 0 where a query sees a node, else -inf */
+    float *sums;          /* [K, kept, groups] of `sums` */
+    int64_t committed, nodes, groups, first_row, first_task, first_merge; /* groups of 16 queries of a key/value head */
+    int64_t parts, kept;  /* parts in all, and whose sums are kept: all, or one */
 } unit;
 
-/* a layer's rows: keys and values [pages, K, rows, D] */
+/* a layer's rows: keys [pages, K, rows, D], values [pages, K, D, rows] */
 typedef struct {
     const char *keys, *values;
-    int64_t page_rows, page_bytes;
+    int64_t page_bytes, window; /* window 0: none */
 } paged_rows;
 
-/* Parts of the committed rows, so that threads get equal shares. Depends on nothing that differs between a tree and the
-   chain of one of its paths. */
-static int64_t parts_of(int64_t kv_heads, int64_t committed, int64_t threads) {
-    int64_t most = committed / LEAST_PART > 1 ? committed / LEAST_PART : 1;
-    for (int64_t parts = 1; parts <= most; parts++)
-        if (kv_heads * parts % threads == 0 || kv_heads * parts >= 4 * threads) return parts;
-    return most;
+static int64_t part_end(int64_t begin) {
+    int64_t size = SPAN;
+    while (8 * size <= begin) size *= 2; /* at most a quarter of what is before it */
+    return begin + size;
 }
 
-/* column by column, 0 where a node sees it: its ancestors within the window */
-static void fill_bias(const unit *u, const int32_t *parents, const int32_t *depth, int64_t window) {
-    int64_t n = u->nodes;
-    for (int64_t i = 0; i < n * n; i++) u->bias[i] = -__builtin_inff();
-    for (int64_t node = 0; node < n; node++)
-        for (int64_t column = node; column >= 0; column = parents[column])
-            if (!window || depth[node] - depth[column] < window) u->bias[column * n + node] = 0;
+static int64_t parts_of(int64_t positions) {
+    int64_t parts = 0;
+    for (int64_t at = 0; at < positions; at = part_end(at)) parts++;
+    return parts;
 }
 
-static void walk(task *t, const unit *u, const paged_rows *rows, int64_t from, int64_t to, int in_tree) {
-    int64_t block = block_of(t), head_bytes = rows->page_rows * u->c.dim * item_size(&u->c) * t->kv_head;
-    while (from < to) {
-        int64_t page = from / rows->page_rows, end = (page + 1) * rows->page_rows;
-        if (end > to) end = to;
-        if (end > from + block) end = from + block;
-        int64_t at = u->pages[page] * rows->page_bytes + head_bytes;
-        t->key = rows->keys + at;
-        t->value = rows->values + at;
-        t->coming = NULL;
-        if (end % rows->page_rows == 0 && end < u->committed + u->nodes)
-            t->coming = rows->keys + u->pages[page + 1] * rows->page_bytes + head_bytes;
-        absorb(t, from - page * rows->page_rows, from, in_tree ? from - u->committed : -1, end - from);
-        from = end;
+/* one behind the last position of a unit */
+static int64_t end_of(const unit *u) {
+    return u->committed + (u->order ? u->depth[u->order[u->nodes - 1]] + 1 : u->nodes);
+}
+
+/* once per forward */
+static void sort_nodes(unit *u) {
+    for (int64_t depth = 0, count = 0; count < u->nodes; depth++)
+        for (int64_t node = 0; node < u->nodes; node++)
+            if (u->depth[node] == depth) u->order[count++] = node;
+}
+
+static int64_t queries_of(const unit *u, const heads *h) { return h->group * u->nodes; }
+
+/* what its queries see: ancestors within the window */
+static void fill_bias(const unit *u, const heads *h, const int32_t *parents, int64_t window) {
+    int64_t width = LANES * u->groups;
+    for (int64_t i = 0; i < u->nodes * width; i++) u->bias[i] = -__builtin_inff();
+    for (int64_t m = 0; m < queries_of(u, h); m++)
+        for (int64_t node = m % u->nodes, column = node; column >= 0; column = parents[column])
+            if (!window || u->depth[node] - u->depth[column] < window) u->bias[column * width + m] = 0;
+}
+
+static const char *row_at(const unit *u, const heads *h, const paged_rows *rows, int64_t head, int64_t row, int values) {
+    int64_t item = item_bytes(h->way), within = row % SPAN * (values ? 1 : h->dim);
+    const char *page = (values ? rows->values : rows->keys) + u->pages[row / SPAN] * rows->page_bytes;
+    return page + item * (head * SPAN * h->dim + within);
+}
+
+/* queries of a head, lanes fast: [groups, words, 16] */
+static void turn_queries(const unit *u, const heads *h, int64_t head, float *to) {
+    static const float zeros[16];
+    int64_t words = words_of(h);
+    const float *query = (const float *)u->query + head * h->group * words;
+    for (int64_t first = 0; first < LANES * u->groups; first += LANES, to += LANES * words) {
+        const float *rows[LANES];
+        for (int64_t i = 0, m = first; i < LANES; i++, m++)
+            rows[i] = m < queries_of(u, h) ? query + (m % u->nodes * h->kv_heads * h->group + m / u->nodes) * words : NULL;
+        int64_t word = 0;
+#if defined(__AVX512F__)
+        for (; word + 16 <= words; word += 16) {
+            const float *from[16];
+            for (int i = 0; i < 16; i++) from[i] = rows[i] ? rows[i] + word : zeros;
+            turn(from, to + word * LANES, LANES);
+        }
+#endif
+        for (; word < words; word++)
+            for (int i = 0; i < LANES; i++) memcpy(to + word * LANES + i, rows[i] ? rows[i] + word : zeros, 4);
     }
 }
 
-/* tiles are open; 1 when there is no memory */
-static int attend_part(const unit *u, const paged_rows *rows, int64_t number, int tiles) {
-    task t = task_of(&u->c, number, tiles);
-    if (!begin_task(&t)) return 1;
-    int64_t part = number % u->c.parts;
-    span committed = span_of(&t, part);
-    walk(&t, u, rows, committed.begin, committed.end, 0);
-    if (part == u->c.parts - 1) walk(&t, u, rows, u->committed, u->committed + u->nodes, 1);
+/* hides rows of the positions [first, first + count) that lie behind a query, or before its window */
+static void hide(const unit *u, const heads *h, int64_t group, int64_t window, int64_t first, int64_t count, float *scores) {
+    for (int64_t lane = 0, m = LANES * group; lane < LANES && m < queries_of(u, h); lane++, m++) {
+        int64_t node = m % u->nodes, own = u->committed + (u->order ? u->depth[node] : node) - first;
+        int64_t nearest = window ? own - window + 1 : 0; /* the rows that are seen: [nearest, own] */
+        for (int64_t i = 0; i < count && i < nearest; i++) scores[i * LANES + lane] = -__builtin_inff();
+        for (int64_t i = own < -1 ? 0 : own + 1; i < count; i++) scores[i * LANES + lane] = -__builtin_inff();
+    }
+}
+
+/* where the tail of a tree begins; a chain has none */
+static int64_t tail_begin(const unit *u) { return u->committed / 32 * 32; }
+
+/* values of the tail as floats [D, row] */
+static void unpack_tail(const unit *u, const heads *h, const paged_rows *rows, int64_t head, int64_t row, float *to) {
+    int64_t begin = tail_begin(u), end = u->committed + u->nodes, page_bytes = item_bytes(h->way) * SPAN;
+    memset(to + h->dim * row, 0, 4 * row * (padded(h->dim, 8) - h->dim));
+    for (int64_t at = begin; at < end; at += 16) { /* within a page; what lies behind the end is never used */
+        const char *values = row_at(u, h, rows, head, at, 1);
+        for (int64_t d = 0; d < h->dim; d++, values += page_bytes)
+            widen_row(to + d * row + at - begin, values, 16, h->way == IN_FLOATS ? FLOAT32 : BFLOAT16);
+    }
+}
+
+/* of the tail those rows whose positions are in a block, in their order */
+static void sort_tail(const unit *u, int64_t block, tail *t, int32_t *numbers, int32_t *places) {
+    int64_t begin = tail_begin(u), end = u->committed + u->nodes;
+    t->rows = numbers;
+    t->places = places;
+    for (int64_t at = begin; at < end; at++) {
+        int64_t node = at < u->committed ? -1 : u->order[at - u->committed];
+        int64_t place = node < 0 ? at : u->committed + u->depth[node];
+        if (place < block || place >= block + SPAN) continue;
+        places[t->count] = place;
+        numbers[t->count++] = node < 0 ? at - begin : u->committed - begin + node;
+    }
+}
+
+static void score_tail(const unit *u, const heads *h, const room *r, const paged_rows *rows, int64_t head, int64_t group) {
+    int64_t begin = tail_begin(u), end = u->committed + u->nodes;
+    const float *queries = r->queries + group * LANES * words_of(h);
+    for (int64_t at = begin; at < end; at += 16)
+        score_rows(h, queries, row_at(u, h, rows, head, at, 0), 16, r->behind + (at - begin) * LANES, NULL);
+    if (rows->window) hide(u, h, group, rows->window, begin, u->committed - begin, r->behind);
+    vec *scores = (vec *)r->behind + u->committed - begin;
+    for (int64_t column = 0; column < u->nodes; column++) scores[column] += ((const vec *)u->bias)[column * u->groups + group];
+}
+
+/* A task: its head, and its first part or -1 for all. Late parts are the long ones: they go first. */
+typedef struct {
+    int64_t head, part;
+} work_item;
+
+static work_item item_at(const unit *u, const heads *h, int64_t number) {
+    return (work_item){number % h->kv_heads, u->kept == 1 ? -1 : u->kept - 1 - number / h->kv_heads};
+}
+
+static int64_t part_begin(int64_t part) {
+    int64_t begin = 0;
+    while (part-- > 0) begin = part_end(begin);
+    return begin;
+}
+
+static coming coming_from(const unit *u, const heads *h, const paged_rows *rows, int64_t head, int64_t block) {
+    if (!u || block >= u->committed) return (coming){0}; /* little, and still at hand */
+    int64_t lines = item_bytes(h->way) * SPAN * h->dim / 64;
+    return (coming){row_at(u, h, rows, head, block, 0), row_at(u, h, rows, head, block, 1), lines, lines, 0};
+}
+
+/* adds the rows whose positions are in [block, block + SPAN) to the sums of all groups */
+static void absorb_block(const unit *u, const heads *h, const room *r, const paged_rows *rows, int64_t head, int64_t block,
+                         float *kept, coming *next) {
+    int64_t end = u->order ? tail_begin(u) : u->committed + u->nodes, count = end - block < SPAN ? end - block : SPAN;
+    int64_t most = u->order && block + SPAN > end ? u->committed + u->nodes - end : 0;
+    int32_t numbers[most + 1], places[most + 1];
+    tail t = {.values = r->values, .row = padded(most, 16)};
+    if (most) sort_tail(u, block, &t, numbers, places);
+    if (t.count) unpack_tail(u, h, rows, head, t.row, r->values);
+    if (count < 0) count = 0;
+    next->share = 2 * next->lines / (SHARES * u->groups) + 1;
+    for (int64_t group = 0; group < u->groups; group++, kept += sums_floats(h)) {
+        sums s = sums_at(kept);
+        if (count) {
+            const float *queries = r->queries + group * LANES * words_of(h);
+            score_rows(h, queries, row_at(u, h, rows, head, block, 0), count, r->scores, next);
+            if (rows->window || block + count > u->committed) hide(u, h, group, rows->window, block, count, r->scores);
+        }
+        if (t.count) score_tail(u, h, r, rows, head, group);
+        if (h->way == IN_FLOATS) weigh_as(h, r, count, &t, s, next, 0);
+        else weigh_as(h, r, count, &t, s, next, 1);
+        if (count) mix_rows(h, r, row_at(u, h, rows, head, block, 1), count, s.mixed, next);
+        if (t.count) mix_tail(h, r, &t, s.mixed);
+    }
+}
+
+/* memory of this thread, kept for the next task; more: sums of a part. 0 when there is none */
+static int make_room(const unit *u, const heads *h, room *r, float **more) {
+    int64_t tail_rows = u->order ? padded(u->nodes + 31, 16) : 0;
+    int64_t sizes[] = {LANES * u->groups * words_of(h), LANES * SPAN,           LANES * tail_rows,
+                       LANES * SPAN / 2,                padded(h->dim, 8) * tail_rows, u->groups * sums_floats(h)};
+    int64_t at[7] = {0};
+    for (int i = 0; i < 6; i++) at[i + 1] = at[i] + sizes[i];
+    float *memory = reserve(at[6]);
+    if (!memory) return 0;
+    *r = (room){memory, memory + at[1], memory + at[2], (int32_t *)(memory + at[3]), memory + at[4]};
+    *more = memory + at[5];
+    return 1;
+}
+
+static float *kept_sums(const unit *u, const heads *h, int64_t head, int64_t part) {
+    return u->sums + (head * u->kept + part) * u->groups * sums_floats(h);
+}
+
+/* the number-th task of a unit; what is read next is that of another, if there is one. 1 when there is no memory */
+static int attend(const unit *u, int64_t number, const unit *after, int64_t then, const heads *h, const paged_rows *rows) {
+    work_item item = item_at(u, h, number), other = after ? item_at(after, h, then) : item;
+    room r;
+    float *more;
+    if (!make_room(u, h, &r, &more)) return 1;
+    turn_queries(u, h, item.head, r.queries);
+    int64_t end = end_of(u), seen = rows->window ? u->committed - rows->window + 1 : 0; /* the root looks furthest back */
+    int all = item.part < 0;
+    for (int64_t part = all ? 0 : item.part, begin = part_begin(part); part < u->parts; part++, begin = part_end(begin)) {
+        int64_t most = part_end(begin) < end ? part_end(begin) : end;
+        float *kept = kept_sums(u, h, item.head, all ? 0 : part), *to = all && part ? more : kept;
+        for (int64_t group = 0; group < u->groups; group++) clear_sums(h, to + group * sums_floats(h));
+        for (int64_t block = begin; block < most; block += SPAN) {
+            if (block + SPAN <= seen) continue;
+            coming next = block + SPAN < most || all ? coming_from(u, h, rows, item.head, block + SPAN)
+                                                     : coming_from(after, h, rows, other.head, part_begin(other.part));
+            absorb_block(u, h, &r, rows, item.head, block, to, &next);
+        }
+        if (!all) break;
+        for (int64_t group = 0; part && group < u->groups; group++)
+            add_sums(h, sums_at(kept + group * sums_floats(h)), sums_at(more + group * sums_floats(h)));
+    }
     return 0;
+}
+
+/* what a group of a head has seen, all parts together, as rows of floats [nodes, H D] */
+static void merge(const unit *u, const heads *h, int64_t head, int64_t group, float *attended) {
+    sums all = sums_at(kept_sums(u, h, head, 0) + group * sums_floats(h));
+    for (int64_t part = 1; part < u->kept; part++)
+        add_sums(h, all, sums_at(kept_sums(u, h, head, part) + group * sums_floats(h)));
+    int64_t first = LANES * group, count = queries_of(u, h) - first < LANES ? queries_of(u, h) - first : LANES;
+    float *to[LANES];
+    for (int64_t i = 0, m = first; i < count; i++, m++)
+        to[i] = attended + ((m % u->nodes * h->kv_heads + head) * h->group + m / u->nodes) * h->dim;
+    for (int64_t d = 0; d < h->dim; d += 16) {
+        float shares[16 * CHUNK] = {0}, turned[256];
+        int64_t wide = h->dim - d < 16 ? h->dim - d : 16;
+        for (int64_t i = 0; i < wide; i++) *(vec *)(shares + CHUNK * i) = ((vec *)all.mixed)[d + i] / *all.total;
+        columns(shares, count, turned);
+        for (int64_t i = 0; i < count; i++) memcpy(to[i] + d, turned + 16 * i, 4 * wide);
+    }
 }

@@ -7,6 +7,7 @@
  *     strips    queries, keys, values
  *     rows      norms of heads, rotary positions; keys and values into their pages
  *     tasks     attention, part by part
+ *     queries   parts together
  *     rows      attention -> numbers
  *     strips    output matrix, added to the residual stream
  *     rows      norm -> numbers
@@ -21,6 +22,9 @@
 #include "rows.h"
 
 #include <omp.h>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
 
 /* native_engine.py's _Norm, _Layer, _Decoder and _Forward, field by field */
 typedef struct {
@@ -38,7 +42,7 @@ typedef struct {
     const layer *layers;
     matrix head;
     norm last;
-    int64_t count, hidden, inner, heads, kv_heads, dim, activation, page_rows, pairs;
+    int64_t count, hidden, inner, heads, kv_heads, dim, activation, pairs;
     float scale; /* of scores, to base 2 */
 } decoder;
 
@@ -49,7 +53,7 @@ typedef struct {
     const int32_t *begins, *committed;          /* [B + 1], [B] */
     const int32_t *pages, *page_begins;         /* of all lanes; [B + 1] */
     const int32_t *wanted;                      /* [R]: rows that want logits */
-    char *pool;                                 /* [2 L, pages, K, rows, D] */
+    char *pool;                                 /* [2 L, pages, K, rows, D]; in planes of values [D, rows] */
     float *const *features;                     /* [L + 1] of [T, h], NULL where nobody asks */
     float *logits;                              /* [R, V] */
     char *work;
@@ -62,8 +66,9 @@ typedef struct {
     char *normed, *query, *mixed, *inner, *last; /* numbers: [T, h], [T, H D], [T, H D], [T, inner], [R, h] */
     unit *units;
     float *threads;
-    int64_t rows, unit_count, tasks, thread_floats;
+    int64_t rows, unit_count, tasks, merges, thread_floats;
     int way; /* of multiplying numbers */
+    heads heads;
 } work;
 
 static int64_t item_of(const decoder *d) { return d->pairs ? 2 : 4; }
@@ -103,32 +108,33 @@ static void lay_out(const decoder *d, const forward *f, work *w, int64_t *used) 
     w->units = take(f, used, (f->lanes + w->rows / UNIT + 1) * sizeof(unit));
 }
 
-/* the units of a lane; with their memory if there is enough */
-static void add_units(const decoder *d, const forward *f, work *w, int64_t lane, int64_t *used) {
+/* the units of a lane; with their memory if there is enough. many: units of all lanes */
+static void add_units(const decoder *d, const forward *f, work *w, int64_t lane, int64_t many, int64_t *used) {
     static const int32_t ramp[UNIT] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
                                        22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
                                        44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
-    int64_t n = nodes_of(f, lane), chain = is_chain(f, lane), group = d->heads / d->kv_heads, most = chain ? UNIT : n;
+    const heads *h = &w->heads;
+    int64_t n = nodes_of(f, lane), chain = is_chain(f, lane), most = chain ? UNIT : n;
     for (int64_t from = 0; from < n; from += most) {
-        int64_t nodes = n - from < most ? n - from : most, committed = f->committed[lane] + from;
-        int64_t parts = parts_of(d->kv_heads, committed, f->threads), tasks = d->kv_heads * parts;
-        int64_t queries = tasks * padded(group * nodes, 16), width = padded(d->dim, 16);
-        float *sums = take(f, used, 4 * queries * (width + 2)), *bias = chain ? NULL : take(f, used, 4 * n * n);
+        int64_t first = f->begins[lane] + from;
+        unit u = {.query = w->query + item_of(d) * first * d->heads * d->dim, .pages = f->pages + f->page_begins[lane],
+                  .depth = chain ? ramp : f->depth + first, .committed = f->committed[lane] + from,
+                  .nodes = n - from < most ? n - from : most, .first_row = first, .first_task = w->tasks,
+                  .first_merge = w->merges};
+        int64_t end = u.committed + u.nodes; /* a tree is less deep than that, but not by much */
+        u.groups = padded(h->group * u.nodes, LANES) / LANES;
+        u.parts = parts_of(end);
+        u.kept = many * h->kv_heads >= 4 * f->threads ? 1 : u.parts;
+        u.sums = take(f, used, 4 * h->kv_heads * u.kept * u.groups * sums_floats(h));
+        u.order = chain ? NULL : take(f, used, 4 * n);
+        u.bias = chain ? NULL : take(f, used, 4 * n * LANES * u.groups);
         if (*used <= f->work_bytes) {
-            unit *u = w->units + w->unit_count;
-            int64_t first = f->begins[lane] + from;
-            *u = (unit){.pages = f->pages + f->page_begins[lane], .first_row = first, .first_task = w->tasks, .bias = bias,
-                        .committed = committed, .nodes = nodes};
-            u->c = (call){.query = w->query + item_of(d) * first * d->heads * d->dim, .mixed = sums,
-                          .largest = sums + queries * width, .total = sums + queries * (width + 1), .bias = bias,
-                          .nodes = &u->nodes, .depth = chain ? ramp : f->depth + first, .committed = &u->committed,
-                          .query_strides = {0, d->dim, d->heads * d->dim}, .key_strides = {0, 0, d->dim},
-                          .value_strides = {0, 0, d->dim}, .batch = 1, .kv_heads = d->kv_heads, .group = group,
-                          .width = nodes, .columns = nodes, .dim = d->dim, .value_dim = d->dim, .parts = parts,
-                          .dtype = d->pairs ? BFLOAT16 : FLOAT32, .factor = d->scale};
+            w->units[w->unit_count] = u;
+            if (!chain) sort_nodes(w->units + w->unit_count);
         }
         w->unit_count++;
-        w->tasks += tasks;
+        w->tasks += h->kv_heads * u.kept;
+        w->merges += h->kv_heads * u.groups;
     }
 }
 
@@ -199,14 +205,20 @@ static void gate_phase(const decoder *d, const work *w, const matrix *m, float *
     }
 }
 
+static int64_t place_of(const decoder *d, const forward *f, int64_t row, int64_t *at) {
+    int64_t lane = 0;
+    while (f->begins[lane + 1] <= row) lane++;
+    int64_t place = f->committed[lane] + row - f->begins[lane];
+    *at = place % SPAN;
+    return f->pages[f->page_begins[lane] + place / SPAN];
+}
+
 /* queries as numbers, keys and values into their pages */
 static void place_phase(const decoder *d, const forward *f, const work *w, const layer *l, const paged_rows *rows) {
     int64_t item = item_of(d), heads = d->heads * d->dim, keys = d->kv_heads * d->dim;
-#pragma omp for
+#pragma omp for nowait
     for (int64_t row = 0; row < w->rows; row++) {
         float *query = w->qkv + row * l->qkv.outputs, *key = query + heads;
-        int64_t lane = 0;
-        while (f->begins[lane + 1] <= row) lane++;
         for (int64_t head = 0; head < d->heads + d->kv_heads; head++) {
             float *at = query + head * d->dim;
             norm n = head < d->heads ? l->query_norm : l->key_norm;
@@ -214,51 +226,59 @@ static void place_phase(const decoder *d, const forward *f, const work *w, const
             if (l->table >= 0) turn_row(at, f->cosines[l->table] + row * d->dim, f->sines[l->table] + row * d->dim, d->dim);
         }
         store_numbers(w->query + item * row * heads, query, heads, d->pairs);
-        int64_t place = f->committed[lane] + row - f->begins[lane];
-        int64_t page = f->pages[f->page_begins[lane] + place / d->page_rows], at = place % d->page_rows;
-        for (int64_t head = 0; head < d->kv_heads; head++) {
-            int64_t to = page * rows->page_bytes + item * (head * d->page_rows + at) * d->dim;
-            store_numbers((char *)rows->keys + to, key + head * d->dim, d->dim, d->pairs);
-            store_numbers((char *)rows->values + to, key + keys + head * d->dim, d->dim, d->pairs);
-        }
+        int64_t at, page = place_of(d, f, row, &at);
+        for (int64_t head = 0; head < d->kv_heads; head++)
+            store_numbers((char *)rows->keys + page * rows->page_bytes + item * (head * SPAN + at) * d->dim,
+                          key + head * d->dim, d->dim, d->pairs);
     }
+    /* a number of all rows lies in one piece, which one thread should write */
+#pragma omp for
+    for (int64_t first = 0; first < keys; first += 16)
+        for (int64_t row = 0; row < w->rows; row++) {
+            const float *value = w->qkv + row * l->qkv.outputs + heads + keys;
+            int64_t at, page = place_of(d, f, row, &at);
+            char *to = (char *)rows->values + page * rows->page_bytes + item * at;
+            for (int64_t i = first; i < first + 16 && i < keys; i++)
+                store_numbers(to + item * i * SPAN, value + i, 1, d->pairs);
+        }
 }
 
 static void window_phase(const forward *f, const work *w, int64_t window) {
 #pragma omp for
-    for (int64_t i = 0; i < w->unit_count; i++) {
-        unit *u = w->units + i;
-        u->c.window = window;
-        if (u->bias) fill_bias(u, f->parents + u->first_row, f->depth + u->first_row, window);
-    }
+    for (int64_t i = 0; i < w->unit_count; i++)
+        if (w->units[i].bias) fill_bias(w->units + i, &w->heads, f->parents + w->units[i].first_row, window);
 }
 
-static int attention_phase(const work *w, const paged_rows *rows) {
+static const unit *unit_of_task(const work *w, int64_t number) {
+    const unit *u = w->units + w->unit_count - 1;
+    while (u->first_task > number) u--;
+    return u;
+}
+
+static int attention_phase(const forward *f, const work *w, const paged_rows *rows) {
     int failed = 0;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t number = 0; number < w->tasks; number++) {
-        const unit *u = w->units + w->unit_count - 1;
-        while (u->first_task > number) u--;
-        failed |= attend_part(u, rows, number - u->first_task, w->way == IN_TILES);
+        int64_t then = number + f->threads; /* most likely */
+        const unit *u = unit_of_task(w, number), *after = then < w->tasks ? unit_of_task(w, then) : NULL;
+        failed |= attend(u, number - u->first_task, after, after ? then - after->first_task : 0, &w->heads, rows);
     }
     return failed;
 }
 
 static void merge_phase(const decoder *d, const work *w) {
-    int64_t heads = d->heads * d->dim, group = d->heads / d->kv_heads;
+    int64_t width = d->heads * d->dim;
 #pragma omp for
-    for (int64_t row = 0; row < w->rows; row++) {
+    for (int64_t number = 0; number < w->merges; number++) {
         const unit *u = w->units + w->unit_count - 1;
-        while (u->first_row > row) u--;
-        for (int64_t head = 0; head < d->heads; head++) {
-            int64_t m = head % group * u->c.width + row - u->first_row;
-            merge_row(&u->c, head / group, m, (char *)(w->attended + row * heads + head * d->dim), FLOAT32);
-        }
+        while (u->first_merge > number) u--;
+        int64_t within = number - u->first_merge;
+        merge(u, &w->heads, within / u->groups, within % u->groups, w->attended + u->first_row * width);
     }
 #pragma omp for
     for (int64_t first = 0; first < w->rows; first += 16)
-        put_rows(w->mixed, first, w->rows - first < 16 ? w->rows - first : 16, padded(heads, 32) / 32,
-                 w->attended + first * heads, heads, w->way);
+        put_rows(w->mixed, first, w->rows - first < 16 ? w->rows - first : 16, padded(width, 32) / 32,
+                 w->attended + first * width, width, w->way);
 }
 
 /* the final norm: of all rows as a feature, of the wanted ones as numbers */
@@ -278,14 +298,14 @@ static void last_phase(const decoder *d, const forward *f, const work *w, float 
 
 static int run_layer(const decoder *d, const forward *f, const work *w, int64_t index, float *mine) {
     const layer *l = d->layers + index, *before = index ? l - 1 : NULL;
-    paged_rows rows = {f->pool + 2 * index * f->plane_bytes, f->pool + (2 * index + 1) * f->plane_bytes, d->page_rows,
-                       f->page_bytes};
+    paged_rows rows = {f->pool + 2 * index * f->plane_bytes, f->pool + (2 * index + 1) * f->plane_bytes, f->page_bytes,
+                       l->window};
     norm none = {0};
     norm_phase(d, w, before ? before->after_mlp : none, l->before_attention, index ? f->features[index] : NULL, mine);
     strip_phase(w, &l->qkv, w->normed, w->rows, STORE, w->qkv, mine);
     if (!before || before->window != l->window) window_phase(f, w, l->window);
     place_phase(d, f, w, l, &rows);
-    int failed = attention_phase(w, &rows);
+    int failed = attention_phase(f, w, &rows);
     merge_phase(d, w);
     int later = l->after_attention.weight != NULL;
     strip_phase(w, &l->output, w->mixed, w->rows, later ? STORE : ADD, later ? w->added : w->residual, mine);
@@ -296,22 +316,46 @@ static int run_layer(const decoder *d, const forward *f, const work *w, int64_t 
     return failed;
 }
 
+/* units of a lane at most */
+static int64_t units_of(const forward *f, int64_t lane) { return is_chain(f, lane) ? padded(nodes_of(f, lane), UNIT) / UNIT : 1; }
+
+/* Numbers too small for a float of full precision are zero, as they are for the matrix unit. What was set before is given
+   back: the threads are torch's. */
+static unsigned flush_tiny(void) {
+#if defined(__SSE2__)
+    unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);
+    return before;
+#else
+    return 0;
+#endif
+}
+
+static void restore_tiny(unsigned before) {
+#if defined(__SSE2__)
+    _mm_setcsr(before);
+#endif
+}
+
 /* 0; or the bytes of work memory that it takes, if it has less; or -1 when there is no memory for a task */
 int64_t decode(const decoder *d, const forward *f) {
-    work w = {.rows = f->begins[f->lanes]};
-    int64_t used = 0;
-    lay_out(d, f, &w, &used);
-    for (int64_t lane = 0; lane < f->lanes; lane++) add_units(d, f, &w, lane, &used);
-    if (used > f->work_bytes) return used;
-    int failed = 0;
-    w.way = d->pairs ? IN_PAIRS : IN_FLOATS;
+    work w = {.rows = f->begins[f->lanes], .way = d->pairs ? IN_PAIRS : IN_FLOATS};
 #if defined(HAS_AMX)
     if (d->pairs && may_use_tiles()) w.way = IN_TILES;
 #endif
+    w.heads = (heads){d->kv_heads, d->heads / d->kv_heads, d->dim, d->scale,
+                      w.way == IN_TILES && d->dim % 32 ? IN_PAIRS : w.way};
+    int64_t used = 0, units = 0;
+    lay_out(d, f, &w, &used);
+    for (int64_t lane = 0; lane < f->lanes; lane++) units += units_of(f, lane);
+    for (int64_t lane = 0; lane < f->lanes; lane++) add_units(d, f, &w, lane, units, &used);
+    if (used > f->work_bytes) return used;
+    int failed = 0;
     memcpy(w.residual, f->embedded, 4 * w.rows * d->hidden);
 #pragma omp parallel num_threads(f->threads) reduction(| : failed)
     {
         float *mine = w.threads + omp_get_thread_num() * w.thread_floats;
+        unsigned before = flush_tiny();
 #if defined(HAS_AMX)
         if (w.way == IN_TILES) open_tiles();
 #endif
@@ -322,6 +366,7 @@ int64_t decode(const decoder *d, const forward *f) {
 #if defined(HAS_AMX)
         if (w.way == IN_TILES) _tile_release();
 #endif
+        restore_tiny(before);
     }
     return failed ? -1 : 0;
 }

@@ -23,7 +23,8 @@
  */
 #pragma once
 
-#include "tiles.h"
+#include "matrix_unit.h"
+#include "memory.h"
 
 enum { FLOATS, HALVES, BYTES, NIBBLES };
 

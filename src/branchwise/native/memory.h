@@ -1,0 +1,19 @@
+/* Memory that a thread keeps for its next task, and sizes. */
+#pragma once
+
+#include <stdint.h>
+#include <stdlib.h>
+
+static int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
+
+/* at least so many floats, 64 bytes aligned; NULL when there is none. What was there before is lost */
+static float *reserve(size_t floats) {
+    static __thread float *memory;
+    static __thread size_t size;
+    if (floats > size) {
+        free(memory);
+        if (posix_memalign((void **)&memory, 64, 4 * floats)) memory = NULL;
+        size = memory ? floats : 0;
+    }
+    return memory;
+}
