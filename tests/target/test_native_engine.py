@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import platform
+import random
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from branchwise.attention.native import NativeUnavailable
+from branchwise.cache import PagedCache
 from branchwise.native import kernel
 from branchwise.target import native_engine
 from branchwise.target.decoder_parts import read_decoder
@@ -209,6 +211,29 @@ def test_a_tree_is_its_paths_decoded_token_by_token_to_the_last_bit(window):
     target = NativeTarget(model, threads=1)
     for committed in (5, 121, 254):
         check_exact(target, committed)
+
+
+@pytest.mark.parametrize("products", ["f32", pytest.param("bf16", marks=NEEDS_BFLOAT16)])
+def test_a_commit_moves_rows_as_torch_does(products):
+    """Two lanes, paths of every kind, over the edge of a page."""
+    target = NativeTarget(build(LLAMA).float(), weights="bf16", products=products, threads=1)
+    shape = (target.cache.pool.shape[0] // 2, target.decoder.key_heads, target.decoder.width)
+    others = PagedCache(*shape, target.cache.pool.dtype, target.cache.block_rows, turned_values=True)
+    lanes = {cache: [cache.open(), cache.open()] for cache in (target.cache, others)}
+    coins, generator = random.Random(0), torch.Generator().manual_seed(0)
+    for _ in range(6):
+        sizes = [coins.randint(1, 90) for _ in range(2)]
+        paths = [sorted(coins.sample(range(size), coins.randint(1, size))) for size in sizes]
+        rows = torch.randn(2 * shape[0], sum(sizes), *shape[1:], generator=generator)
+        for cache, numbers in lanes.items():
+            cache.begin(dict(zip(numbers, sizes, strict=True)))
+            cache.write(range(2 * shape[0]), rows)
+            cache.commit(dict(zip(numbers, paths, strict=True)))
+    assert target.cache.mover is not None
+    for layer in range(shape[0]):
+        for one, other in zip(*lanes.values(), strict=True):
+            for mine, theirs in zip(target.cache.rows(one, layer), others.rows(other, layer), strict=True):
+                assert torch.equal(mine, theirs)
 
 
 @NEEDS_BFLOAT16

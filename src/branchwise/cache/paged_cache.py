@@ -18,7 +18,7 @@ is a matter of what attention looks at. Knows lanes, rows and paths; knows no mo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ from .snapshot import Snapshot
 #: rows of a block, if not said otherwise: what OpenVINO's paged attention works with on a CPU
 BLOCK_ROWS = 32
 GROWTH = 1.5
+#: a block, and a row in it
+Place = tuple[int, int]
 
 
 class PagedCache:
@@ -46,6 +48,8 @@ class PagedCache:
         block_rows: as given.
         pool: all rows; another tensor after every growth, see `growths`.
         growths: rises when `pool` is another tensor.
+        mover: for an engine that moves rows faster than torch; is given the pool, places, and where their rows go. One
+            after another they can be moved without loss.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class PagedCache:
         self.block_rows = block_rows
         self._turned_values = turned_values
         self.growths = -1
+        self.mover: Callable[[Tensor, Sequence[Place], Sequence[Place]], None] | None = None
         # a block is there from the start, so that whoever holds the pool never holds an empty tensor
         self._replace(large_zeros(2 * layers, 1, heads, block_rows, width, dtype=dtype))
         self._free = [0]
@@ -180,14 +185,16 @@ class PagedCache:
         """
         for lane, path in paths.items():
             self._check_path(lane, path)
-        sources: list[tuple[int, int]] = []
-        targets: list[tuple[int, int]] = []
+        sources: list[Place] = []
+        targets: list[Place] = []
         for lane, path in paths.items():
             moved = [(node, step) for step, node in enumerate(path) if node != step]
             first = self._length[lane]
             sources += [self._place(lane, first + node) for node, _ in moved]
             targets += [self._place(lane, first + step) for _, step in moved]
-        if sources:
+        if sources and self.mover is not None:
+            self.mover(self.pool, sources, targets)
+        elif sources:
             from_block, from_row = torch.tensor(sources).unbind(1)
             to_block, to_row = torch.tensor(targets).unbind(1)
             for planes in self._planes:
@@ -247,10 +254,10 @@ class PagedCache:
 
     # blocks
 
-    def _place(self, lane: int, row: int) -> tuple[int, int]:
+    def _place(self, lane: int, row: int) -> Place:
         return self._blocks[lane][row // self.block_rows], row % self.block_rows
 
-    def _places(self, lane: int, first: int, count: int) -> list[tuple[int, int]]:
+    def _places(self, lane: int, first: int, count: int) -> list[Place]:
         return [self._place(lane, row) for row in range(first, first + count)]
 
     def _reserve(self, lane: int, rows: int) -> None:

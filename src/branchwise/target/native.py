@@ -79,6 +79,7 @@ class NativeTarget(CompiledTarget):
             in_pairs=self.products == "bf16",
             threads=self._threads,
         )
+        self.cache.mover = self._native.move
 
     @property
     def cost_facts(self) -> dict[str, str | int | bool]:

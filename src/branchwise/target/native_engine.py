@@ -221,6 +221,16 @@ class NativeDecoder:
             raise MemoryError(f"no memory for a forward of {len(nodes.parents)} nodes")
         return made
 
+    def move(self, pool: Tensor, sources: Sequence[tuple[int, int]], targets: Sequence[tuple[int, int]]) -> None:
+        """Moves rows of all layers, one after another; places are a block and a row in it, as in `PagedCache`."""
+        moves = [number for pair in zip(sources, targets, strict=True) for place in pair for number in place]
+        self._library.move_rows(
+            ctypes.byref(self._decoder),
+            ctypes.c_void_p(pool.data_ptr()),
+            (ctypes.c_int32 * len(moves))(*moves),
+            *map(ctypes.c_int64, (len(sources), *(stride * pool.element_size() for stride in pool.stride()[:2]))),
+        )
+
     # structures
 
     def _layer(self, index: int, layer: Layer) -> _Layer:

@@ -370,3 +370,23 @@ int64_t decode(const decoder *d, const forward *f) {
     }
     return failed ? -1 : 0;
 }
+
+/* Moves rows of all layers: moves [count, 4] of a page and a row in it, and where they go, another page and row. None goes
+   to where a later one comes from. */
+void move_rows(const decoder *d, char *pool, const int32_t *moves, int64_t count, int64_t plane_bytes, int64_t page_bytes) {
+    int64_t item = item_of(d), row_bytes = item * d->dim;
+    for (int64_t plane = 0; plane < 2 * d->count; plane++)
+        for (const int32_t *move = moves; move < moves + 4 * count; move += 4)
+            for (int64_t head = 0; head < d->kv_heads; head++) {
+                char *base = pool + plane * plane_bytes + head * SPAN * row_bytes;
+                const char *from = base + move[0] * page_bytes;
+                char *to = base + move[2] * page_bytes;
+                if (plane % 2 == 0) memcpy(to + move[3] * row_bytes, from + move[1] * row_bytes, row_bytes);
+                else if (item == 2)
+                    for (int64_t i = 0; i < d->dim; i++)
+                        ((uint16_t *)to)[i * SPAN + move[3]] = ((const uint16_t *)from)[i * SPAN + move[1]];
+                else
+                    for (int64_t i = 0; i < d->dim; i++)
+                        ((uint32_t *)to)[i * SPAN + move[3]] = ((const uint32_t *)from)[i * SPAN + move[1]];
+            }
+}
