@@ -15,8 +15,9 @@ typedef struct {
     const int32_t *pages; /* of the lane, in row order */
     int64_t first_row;    /* of its nodes among those of the forward */
     int64_t first_task;
-    float *bias;          /* [nodes, nodes] of a tree; NULL for a chain */
-    int32_t committed, nodes;
+    float *bias;          /* [columns, nodes] of a tree; NULL for a chain */
+    const int32_t *parents, *depth; /* of the whole tree */
+    int32_t committed, nodes, columns; /* columns: nodes of earlier forwards, and these */
 } unit;
 
 /* a layer's rows: keys and values [pages, K, rows, D] */
@@ -35,12 +36,12 @@ static int64_t parts_of(int64_t kv_heads, int64_t committed, int64_t threads) {
 }
 
 /* column by column, 0 where a node sees it: its ancestors within the window */
-static void fill_bias(const unit *u, const int32_t *parents, const int32_t *depth, int64_t window) {
-    int64_t n = u->nodes;
-    for (int64_t i = 0; i < n * n; i++) u->bias[i] = -__builtin_inff();
+static void fill_bias(const unit *u, int64_t window) {
+    int64_t n = u->nodes, earlier = u->columns - n;
+    for (int64_t i = 0; i < u->columns * n; i++) u->bias[i] = -__builtin_inff();
     for (int64_t node = 0; node < n; node++)
-        for (int64_t column = node; column >= 0; column = parents[column])
-            if (!window || depth[node] - depth[column] < window) u->bias[column * n + node] = 0;
+        for (int64_t column = earlier + node; column >= 0; column = u->parents[column])
+            if (!window || u->depth[earlier + node] - u->depth[column] < window) u->bias[column * n + node] = 0;
 }
 
 static void walk(task *t, const unit *u, const paged_rows *rows, int64_t from, int64_t to, int in_tree) {
@@ -53,7 +54,7 @@ static void walk(task *t, const unit *u, const paged_rows *rows, int64_t from, i
         t->key = rows->keys + at;
         t->value = rows->values + at;
         t->coming = NULL;
-        if (end % rows->page_rows == 0 && end < u->committed + u->nodes)
+        if (end % rows->page_rows == 0 && end < u->committed + u->columns)
             t->coming = rows->keys + u->pages[page + 1] * rows->page_bytes + head_bytes;
         absorb(t, from - page * rows->page_rows, from, in_tree ? from - u->committed : -1, end - from);
         from = end;
@@ -67,6 +68,6 @@ static int attend_part(const unit *u, const paged_rows *rows, int64_t number, in
     int64_t part = number % u->c.parts;
     span committed = span_of(&t, part);
     walk(&t, u, rows, committed.begin, committed.end, 0);
-    if (part == u->c.parts - 1) walk(&t, u, rows, u->committed, u->committed + u->nodes, 1);
+    if (part == u->c.parts - 1) walk(&t, u, rows, u->committed, u->committed + u->columns, 1);
     return 0;
 }

@@ -45,7 +45,8 @@ typedef struct {
 typedef struct {
     const float *embedded;                      /* [T, h] */
     const float *const *cosines, *const *sines; /* [tables] of [T, D] */
-    const int32_t *parents, *depth;             /* [T]; parents are numbers within the lane, -1 for a root */
+    const int32_t *parents, *depth;             /* of whole trees, those of earlier forwards first; -1 for a root */
+    const int32_t *tree_begins;                 /* [B + 1]: of each tree in these */
     const int32_t *begins, *committed;          /* [B + 1], [B] */
     const int32_t *pages, *page_begins;         /* of all lanes; [B + 1] */
     const int32_t *wanted;                      /* [R]: rows that want logits */
@@ -70,9 +71,14 @@ static int64_t item_of(const decoder *d) { return d->pairs ? 2 : 4; }
 
 static int64_t nodes_of(const forward *f, int64_t lane) { return f->begins[lane + 1] - f->begins[lane]; }
 
+/* nodes that earlier forwards have run; their rows lie behind the committed ones */
+static int64_t earlier_of(const forward *f, int64_t lane) {
+    return f->tree_begins[lane + 1] - f->tree_begins[lane] - nodes_of(f, lane);
+}
+
 static int is_chain(const forward *f, int64_t lane) {
-    const int32_t *parents = f->parents + f->begins[lane];
-    for (int64_t node = 0; node < nodes_of(f, lane); node++)
+    const int32_t *parents = f->parents + f->tree_begins[lane];
+    for (int64_t node = 0; node < f->tree_begins[lane + 1] - f->tree_begins[lane]; node++)
         if (parents[node] != node - 1) return 0;
     return 1;
 }
@@ -109,22 +115,25 @@ static void add_units(const decoder *d, const forward *f, work *w, int64_t lane,
                                        22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
                                        44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
     int64_t n = nodes_of(f, lane), chain = is_chain(f, lane), group = d->heads / d->kv_heads, most = chain ? UNIT : n;
+    int64_t earlier = earlier_of(f, lane), of_tree = f->tree_begins[lane];
     for (int64_t from = 0; from < n; from += most) {
-        int64_t nodes = n - from < most ? n - from : most, committed = f->committed[lane] + from;
+        int64_t nodes = n - from < most ? n - from : most, committed = f->committed[lane] + (chain ? earlier + from : 0);
+        int64_t columns = chain ? nodes : earlier + n;
         int64_t parts = parts_of(d->kv_heads, committed, f->threads), tasks = d->kv_heads * parts;
         int64_t queries = tasks * padded(group * nodes, 16), width = padded(d->dim, 16);
-        float *sums = take(f, used, 4 * queries * (width + 2)), *bias = chain ? NULL : take(f, used, 4 * n * n);
+        float *sums = take(f, used, 4 * queries * (width + 2)), *bias = chain ? NULL : take(f, used, 4 * columns * n);
         if (*used <= f->work_bytes) {
             unit *u = w->units + w->unit_count;
             int64_t first = f->begins[lane] + from;
             *u = (unit){.pages = f->pages + f->page_begins[lane], .first_row = first, .first_task = w->tasks, .bias = bias,
-                        .committed = committed, .nodes = nodes};
+                        .parents = f->parents + of_tree, .depth = f->depth + of_tree, .committed = committed,
+                        .nodes = nodes, .columns = columns};
             u->c = (call){.query = w->query + item_of(d) * first * d->heads * d->dim, .mixed = sums,
                           .largest = sums + queries * width, .total = sums + queries * (width + 1), .bias = bias,
-                          .nodes = &u->nodes, .depth = chain ? ramp : f->depth + first, .committed = &u->committed,
+                          .nodes = &u->nodes, .depth = chain ? ramp : u->depth + earlier, .committed = &u->committed,
                           .query_strides = {0, d->dim, d->heads * d->dim}, .key_strides = {0, 0, d->dim},
                           .value_strides = {0, 0, d->dim}, .batch = 1, .kv_heads = d->kv_heads, .group = group,
-                          .width = nodes, .columns = nodes, .dim = d->dim, .value_dim = d->dim, .parts = parts,
+                          .width = nodes, .columns = columns, .dim = d->dim, .value_dim = d->dim, .parts = parts,
                           .dtype = d->pairs ? BFLOAT16 : FLOAT32, .factor = d->scale};
         }
         w->unit_count++;
@@ -214,7 +223,7 @@ static void place_phase(const decoder *d, const forward *f, const work *w, const
             if (l->table >= 0) turn_row(at, f->cosines[l->table] + row * d->dim, f->sines[l->table] + row * d->dim, d->dim);
         }
         store_numbers(w->query + item * row * heads, query, heads, d->pairs);
-        int64_t place = f->committed[lane] + row - f->begins[lane];
+        int64_t place = f->committed[lane] + earlier_of(f, lane) + row - f->begins[lane];
         int64_t page = f->pages[f->page_begins[lane] + place / d->page_rows], at = place % d->page_rows;
         for (int64_t head = 0; head < d->kv_heads; head++) {
             int64_t to = page * rows->page_bytes + item * (head * d->page_rows + at) * d->dim;
@@ -224,12 +233,12 @@ static void place_phase(const decoder *d, const forward *f, const work *w, const
     }
 }
 
-static void window_phase(const forward *f, const work *w, int64_t window) {
+static void window_phase(const work *w, int64_t window) {
 #pragma omp for
     for (int64_t i = 0; i < w->unit_count; i++) {
         unit *u = w->units + i;
         u->c.window = window;
-        if (u->bias) fill_bias(u, f->parents + u->first_row, f->depth + u->first_row, window);
+        if (u->bias) fill_bias(u, window);
     }
 }
 
@@ -283,7 +292,7 @@ static int run_layer(const decoder *d, const forward *f, const work *w, int64_t 
     norm none = {0};
     norm_phase(d, w, before ? before->after_mlp : none, l->before_attention, index ? f->features[index] : NULL, mine);
     strip_phase(w, &l->qkv, w->normed, w->rows, STORE, w->qkv, mine);
-    if (!before || before->window != l->window) window_phase(f, w, l->window);
+    if (!before || before->window != l->window) window_phase(w, l->window);
     place_phase(d, f, w, l, &rows);
     int failed = attention_phase(w, &rows);
     merge_phase(d, w);
@@ -318,7 +327,7 @@ int64_t decode(const decoder *d, const forward *f) {
         for (int64_t index = 0; index < d->count; index++) failed |= run_layer(d, f, &w, index, mine);
         norm_phase(d, &w, d->layers[d->count - 1].after_mlp, (norm){0}, NULL, mine);
         last_phase(d, f, &w, mine);
-        strip_phase(&w, &d->head, w.last, f->wanted_count, STORE, f->logits, mine);
+        if (f->wanted_count) strip_phase(&w, &d->head, w.last, f->wanted_count, STORE, f->logits, mine);
 #if defined(HAS_AMX)
         if (w.way == IN_TILES) _tile_release();
 #endif
