@@ -77,7 +77,7 @@ class LanesAgainstLists(RuleBasedStateMachine):
         fresh: dict[int, list[int]] = {lane: [] for lane in lanes}
         self.write(nodes, fresh)
         for _ in range(data.draw(st.integers(0, 2))):  # a drafter's levels
-            grown = data.draw(st.lists(st.sampled_from(lanes), unique=True))
+            grown = data.draw(st.lists(st.sampled_from(lanes), unique=True, min_size=1))
             more = {lane: data.draw(st.integers(1, BLOCK_ROWS)) for lane in grown}
             self.cache.extend(more)
             self.write(more, fresh)
