@@ -54,10 +54,11 @@ class CacheChecked:
         drafter: the one under test.
         small_model: its `SmallModelDrafter`.
         lane_of: state -> the small model's lane and all its committed tokens.
+        tolerance: largest difference of rows.
     """
 
-    def __init__(self, drafter: Any, small_model: SmallModelDrafter, lane_of: Any) -> None:
-        self._drafter, self._small, self._lane_of = drafter, small_model, lane_of
+    def __init__(self, drafter: Any, small_model: SmallModelDrafter, lane_of: Any, tolerance: float = 1e-8) -> None:
+        self._drafter, self._small, self._lane_of, self._tolerance = drafter, small_model, lane_of, tolerance
         self.checked = 0
         self.lengths: list[int] = []
 
@@ -87,5 +88,7 @@ class CacheChecked:
                     model.cache.rows(lane.number, layer), fresh.cache.rows(other, layer), strict=True
                 ):
                     common = min(mine.shape[1], theirs.shape[1])
-                    torch.testing.assert_close(mine[:, -common:], theirs[:, -common:], rtol=1e-8, atol=1e-8)
+                    torch.testing.assert_close(
+                        mine[:, -common:], theirs[:, -common:], rtol=self._tolerance, atol=self._tolerance
+                    )
             self.checked += 1

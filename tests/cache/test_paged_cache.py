@@ -74,23 +74,38 @@ class LanesAgainstLists(RuleBasedStateMachine):
         lanes = data.draw(st.lists(st.sampled_from(sorted(self.committed)), unique=True, min_size=1))
         nodes = {lane: data.draw(st.integers(1, 2 * BLOCK_ROWS + 3)) for lane in lanes}
         self.cache.begin(nodes)
-        fresh = {}
-        for lane, count in nodes.items():
-            fresh[lane] = list(range(self.next_row, self.next_row + count))
-            self.next_row += count
-        self.cache.write(range(2 * LAYERS), numbered([row for rows in fresh.values() for row in rows]))
+        fresh: dict[int, list[int]] = {lane: [] for lane in lanes}
+        self.write(nodes, fresh)
+        for _ in range(data.draw(st.integers(0, 2))):  # a drafter's levels
+            grown = data.draw(st.lists(st.sampled_from(lanes), unique=True, min_size=1))
+            more = {lane: data.draw(st.integers(1, BLOCK_ROWS)) for lane in grown}
+            self.cache.extend(more)
+            self.write(more, fresh)
+        for lane in data.draw(st.lists(st.sampled_from(lanes), unique=True)):
+            if len(fresh[lane]) > 1:
+                self.cache.drop_newest(lane)
+                fresh[lane].pop()
         self.cache.check_integrity()
         if not commits:
             self.cache.rollback()
             return
         paths = {
-            lane: sorted(data.draw(st.sets(st.integers(0, nodes[lane] - 1))))
+            lane: sorted(data.draw(st.sets(st.integers(0, len(fresh[lane]) - 1))))
             for lane in lanes
             if data.draw(st.booleans())
         }
         self.cache.commit(paths)
         for lane, path in paths.items():
             self.committed[lane] += [fresh[lane][node] for node in path]
+
+    def write(self, nodes: dict[int, int], fresh: dict[int, list[int]]) -> None:
+        """The newest rows of each lane, which continue ``fresh``."""
+        rows = []
+        for lane, count in nodes.items():
+            rows += range(self.next_row, self.next_row + count)
+            fresh[lane] += rows[-count:]
+            self.next_row += count
+        self.cache.write(range(2 * LAYERS), nodes, numbered(rows))
 
     @precondition(lambda self: any(self.committed.values()))
     @rule(data=st.data())
@@ -137,7 +152,7 @@ def test_turned_values_lie_column_by_column():
     cache = PagedCache(LAYERS, HEADS, WIDTH, torch.float64, turned_values=True)
     lane = cache.open()
     cache.begin({lane: 3})
-    cache.write(range(2 * LAYERS), numbered([1, 2, 3]))
+    cache.write(range(2 * LAYERS), {lane: 3}, numbered([1, 2, 3]))
     keys, values = cache.pool[0, 0], cache.pool[1, 0].view(HEADS, WIDTH, BLOCK_ROWS)
     assert torch.equal(keys[:, :3], numbered([1, 2, 3])[0].transpose(0, 1))
     assert torch.equal(values[:, :, :3], numbered([1, 2, 3])[1].permute(1, 2, 0))
@@ -150,7 +165,7 @@ def test_scrubbed_rows_hold_no_nan_and_committed_ones_stay(turned_values):
     cache.begin({lane: BLOCK_ROWS + 5})
     rows = numbered(list(range(BLOCK_ROWS + 5)))
     rows[:, 3:] = torch.nan
-    cache.write(range(2 * LAYERS), rows)
+    cache.write(range(2 * LAYERS), {lane: BLOCK_ROWS + 5}, rows)
     cache.commit({lane: [0, 1, 2]})
     assert cache.pool.isnan().any()
     cache.scrub(lane)
@@ -168,6 +183,8 @@ def test_wrong_paths_and_lanes_are_refused_and_change_nothing():
     with pytest.raises(RuntimeError, match=f"lane {other} has no rows in flight"):
         cache.commit({one: [0], other: [0]})
     assert cache.length(one) == 0
+    with pytest.raises(RuntimeError, match=f"lane {other} has no rows in flight"):
+        cache.extend({one: 1, other: 1})
     with pytest.raises(RuntimeError, match="cannot open a lane while a tree is in flight"):
         cache.open()
     cache.commit({one: [0]})

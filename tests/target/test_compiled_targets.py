@@ -288,7 +288,7 @@ def test_an_interrupted_forward_leaves_no_rows(engine, monkeypatch):
     lane = target.open()
     target.prefill(lane, PROMPTS[0])
     with monkeypatch.context() as patch:
-        runner = target._native if engine == "native" else target._compiled
+        runner = target._native if engine == "native" else target._compiled_for(())
         patch.setattr(runner, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             target.forward({lane: TREE})

@@ -136,8 +136,12 @@ def deep_and_bushy(root: int) -> TokenTree:
     return TokenTree([root, *((7 * node + 1) % 37 for node in range(1, len(parents)))], parents)
 
 
+def cut(tree: TokenTree, nodes: int) -> TokenTree:
+    return TokenTree(tree.tokens[:nodes], tree.parents[:nodes])
+
+
 def check_exact(target: NativeTarget, committed: int) -> None:
-    """A tree's nodes against their paths decoded token by token, and what is decoded after an accepted path."""
+    """A tree's nodes, run at once and as it grows, against their paths decoded token by token; and what comes after."""
     prompt = [(7 * i + i // 9) % 37 for i in range(committed + 1)]
     tree = deep_and_bushy(prompt[-1])
     lane = target.open()
@@ -149,7 +153,9 @@ def check_exact(target: NativeTarget, committed: int) -> None:
         after = [5, 11]
         plain = token_by_token(target, prompt, [tree.tokens[node] for node in path] + after)
         assert torch.equal(logits[list(path)], plain[: len(path)])
-    target.forward({lane: tree})
+    grown = [target.forward({lane: cut(tree, 3)})[lane].logits]
+    grown += [target.extend({lane: cut(tree, nodes)})[lane].logits for nodes in (4, 30, len(tree))]
+    assert torch.equal(torch.cat(grown), logits)
     target.commit({lane: path})
     ahead = target.forward({lane: TokenTree([after[0], 3, after[1]], [-1, 0, 0])})[lane].logits
     target.rollback()
@@ -227,7 +233,7 @@ def test_a_commit_moves_rows_as_torch_does(products):
         rows = torch.randn(2 * shape[0], sum(sizes), *shape[1:], generator=generator)
         for cache, numbers in lanes.items():
             cache.begin(dict(zip(numbers, sizes, strict=True)))
-            cache.write(range(2 * shape[0]), rows)
+            cache.write(range(2 * shape[0]), dict(zip(numbers, sizes, strict=True)), rows)
             cache.commit(dict(zip(numbers, paths, strict=True)))
     assert target.cache.mover is not None
     for layer in range(shape[0]):

@@ -11,6 +11,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..decode.attach import as_target
+from ..draft.small_model_by_name import on_the_engine_of
 from ..hub import resolve
 from ..target.protocol import Target
 from .agreement import Divergence, Measured, explain_difference
@@ -94,6 +95,8 @@ def run_job(
     if draft_model and draft_model_name is not None:
         own = draft_model["draft_model"]
         models["draft_model"] = model_facts(draft_model_name, resolve(draft_model_name), own)
+        # for all methods at once, so that its weights are made ready, and a refusal is told, once
+        draft_model = {**draft_model, "draft_model": on_the_engine_of(target, own)}
     facts = provenance(**models)
     results = run_methods(
         {
@@ -121,7 +124,7 @@ def run_job(
     explain = _explainer(target, job, encoded)
     return {
         "bench": "branchwise",
-        "settings": _settings(job),
+        "settings": _settings(job) | _drafting(draft_model),
         "provenance": facts,
         "methods": summarise(
             results, is_greedy=job.sampling.is_greedy, explain=explain, keeps_tokens=job.rule in KEEPS_TOKENS
@@ -148,6 +151,14 @@ def _settings(job: Job) -> dict[str, Any]:
         "engine": job.engine,
         "weights": job.weights,
     }
+
+
+def _drafting(draft_model: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What runs the draft model."""
+    if not draft_model:
+        return {}
+    runs = draft_model["draft_model"]
+    return {"draft_engine": getattr(runs, "engine", "transformers"), "draft_weights": getattr(runs, "weights", None)}
 
 
 def _explainer(

@@ -159,14 +159,41 @@ class PagedCache:
             self._reserve(lane, self.length(lane) + count)
         self._flight = dict(nodes)
 
-    def write(self, planes: Sequence[int], rows: Tensor) -> None:
-        """Puts rows of the forward in flight in their places, for an engine that has not done so itself.
+    def extend(self, nodes: Mapping[int, int]) -> None:
+        """Makes room for so many more nodes of each lane named, behind those in flight.
+
+        Raises:
+            RuntimeError: a lane has nothing in flight.
+        """
+        for lane, count in nodes.items():
+            if lane not in self._flight:
+                raise RuntimeError(f"lane {lane} has no rows in flight")
+            if count < 1:
+                raise ValueError(f"lane {lane} must bring at least one node, got {count}")
+        for lane, count in nodes.items():
+            self._reserve(lane, self.length(lane) + self._flight[lane] + count)
+        for lane, count in nodes.items():
+            self._flight[lane] += count
+
+    def drop_newest(self, lane: int) -> None:
+        """Drops the newest row in flight of a lane that has more than one."""
+        assert self._flight[lane] > 1, "a lane in flight keeps a row"
+        self._flight[lane] -= 1
+        self._return_spare(lane)
+
+    def write(self, planes: Sequence[int], nodes: Mapping[int, int], rows: Tensor) -> None:
+        """Puts the newest rows in flight in their places, for an engine that has not done so itself.
 
         Args:
             planes: which of the ``2 L`` planes of the pool.
+            nodes: so many of each lane.
             rows: ``[planes, T, K, D]``, the nodes of the lanes one after another.
         """
-        places = [row for lane, count in self._flight.items() for row in self._places(lane, self._length[lane], count)]
+        places = [
+            row
+            for lane, count in nodes.items()
+            for row in self._places(lane, self._length[lane] + self._flight[lane] - count, count)
+        ]
         block, at = torch.tensor(places).unbind(1)  # [T] each
         # one plane at a time: indexing three axes at once would copy all rows transposed
         for plane, new in zip(planes, rows, strict=True):
@@ -268,7 +295,7 @@ class PagedCache:
         self._blocks[lane].extend(self._free.pop() for _ in range(missing))
 
     def _return_spare(self, lane: int) -> None:
-        keep = self._blocks_for(self._length[lane])
+        keep = self._blocks_for(self._length[lane] + self._flight.get(lane, 0))
         self._free.extend(self._blocks[lane][keep:])
         del self._blocks[lane][keep:]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -111,6 +112,6 @@ def drafter_for(target: Target, tokenizer: Any, drafter: str | Drafter, options:
         check_drafter_name(drafter, with_model="draft_model" in given)
     if "draft_model" in given:
         given.setdefault("target_tokenizer", tokenizer)
-        if not isinstance(given["draft_model"], PreTrainedModel):
+        if isinstance(given["draft_model"], (str, os.PathLike)):
             given.setdefault("device", target.device)
     return make_drafter(drafter, target=target, **given)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..target.huggingface import HuggingFaceTarget
+from ..target.protocol import GrowingTarget
 from ..tree import TokenTree
 from .best_first import Path
 
@@ -46,10 +46,10 @@ class ModelLanes:
     Ids that the small model does not know (tokens added to the target's vocabulary) are read as its end-of-text token.
 
     Args:
-        model: the small model as a target of its own.
+        model: the small model as a target of its own, which nobody else has lanes in.
     """
 
-    def __init__(self, model: HuggingFaceTarget) -> None:
+    def __init__(self, model: GrowingTarget) -> None:
         self.model = model
         ends = getattr(model.model.config.get_text_config(decoder=True), "eos_token_id", None)
         self._stand_in = int(next(iter(ends), 0) if isinstance(ends, (list, tuple)) else ends or 0)
@@ -117,8 +117,11 @@ class ModelLanes:
             lane.chain = len(chain)
             lane.node_of = {(): len(chain) - 1}
             lane.tree = self._grown(TokenTree.from_chain(chain[0], chain[1:]), lane.node_of, paths)
-        outputs = self.model.forward({lane.number: lane.tree for lane, _, _ in lanes if lane.tree is not None})
-        return [outputs[lane.number].logits[[lane.node_of[path] for path in paths]] for lane, _, paths in lanes]
+        outputs = self.model.forward(
+            {lane.number: lane.tree for lane, _, _ in lanes if lane.tree is not None},
+            wanted=_nodes_of((lane, paths) for lane, _, paths in lanes),
+        )
+        return [outputs[lane.number].logits for lane, _, _ in lanes]
 
     def _catch_up(self, lanes: Sequence[tuple[ModelLane, Sequence[int], Sequence[Path]]]) -> None:
         """Reads what is missing but for the last piece, so that a long gap does not make one huge tree."""
@@ -130,21 +133,17 @@ class ModelLanes:
                     pieces[lane.number] = TokenTree.from_chain(missing[0], missing[1:CHAIN_TOKENS])
             if not pieces:
                 return
-            self.model.forward(pieces)
+            self.model.forward(pieces, wanted=dict.fromkeys(pieces, ()))
             self.model.commit({number: range(len(piece)) for number, piece in pieces.items()})
 
     def grow(self, lanes: Sequence[tuple[ModelLane, Sequence[Path]]]) -> list[Tensor]:
         """Runs more paths below those already run: one forward. Returns per lane the logits ``[paths, V]``."""
-        before, grown = [], {}
+        grown = {}
         for lane, paths in lanes:
             assert lane.tree is not None, "grow follows begin"
-            before.append(len(lane.tree))
             lane.tree = grown[lane.number] = self._grown(lane.tree, lane.node_of, paths)
-        outputs = self.model.extend(grown)
-        return [
-            outputs[lane.number].logits[[lane.node_of[path] - first for path in paths]]
-            for (lane, paths), first in zip(lanes, before, strict=True)
-        ]
+        outputs = self.model.extend(grown, wanted=_nodes_of(lanes))
+        return [outputs[lane.number].logits for lane, _ in lanes]
 
     def keep(self, lanes: Iterable[tuple[ModelLane, Sequence[int]]]) -> None:
         """Ends a step: keeps the rows of each chain and of the tokens below its root as far as they were run.
@@ -183,3 +182,8 @@ class ModelLanes:
                     node_of[path[:depth]] = len(tokens)
                     tokens.append(path[depth - 1])
         return TokenTree(self._readable(tokens), parents)
+
+
+def _nodes_of(lanes: Iterable[tuple[ModelLane, Sequence[Path]]]) -> dict[int, list[int]]:
+    """The nodes of paths, by number of the lane."""
+    return {lane.number: [lane.node_of[path] for path in paths] for lane, paths in lanes}

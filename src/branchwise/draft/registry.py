@@ -61,7 +61,8 @@ def _mixed(
     elif levels != "auto":
         raise ValueError(f"levels={levels!r} are those of a head's tree, but there is none: give head=...")
     if draft_model is not None:
-        sources.append(DrafterSource(small_model_drafter(draft_model, tree=tree or "dynamic", **options)))
+        drafter = small_model_drafter(draft_model, target=target, tree=tree or "dynamic", **options)
+        sources.append(DrafterSource(drafter))
     elif options:
         raise ValueError(f"{sorted(options)} are options of a draft model, but there is none: give draft_model=...")
     if ask is not None and draft_model is None and head is None:
@@ -241,12 +242,13 @@ def make_drafter(spec: str | Drafter, *, target: Target | PreTrainedModel | None
         return spec
     check_drafter_name(spec, with_model="draft_model" in options)
     needs_target = spec in TARGET_DRAFTERS or (spec in WITH_HEAD and options.get("head") is not None)
+    takes_target = needs_target or spec == "auto" or options.get("draft_model") is not None
     if needs_target and target is None:
         raise ValueError(f"drafter {spec!r} works inside a target: give make_drafter the target that will generate")
     if spec in TARGET_DRAFTERS:
         make: Callable[..., Drafter] = partial(TARGET_DRAFTERS[spec], target)
     else:
-        make = partial(DRAFTERS[spec], target=target) if needs_target or spec == "auto" else DRAFTERS[spec]
+        make = partial(DRAFTERS[spec], target=target) if takes_target else DRAFTERS[spec]
     try:
         signature(make).bind(**options)
     except TypeError as error:

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..target.huggingface import HuggingFaceTarget
+from ..target.protocol import GrowingTarget
 from ..tree import TokenTree
 from ..verify.coins import SeededCoins
 from ..verify.proposal import DraftTree, Sampled
@@ -62,7 +63,8 @@ class SmallModelDrafter:
     `TextBridge`.
 
     Args:
-        model: the small model, in eval mode; left as found.
+        model: the small model, in eval mode; left as found. Or a target that runs it on another engine, for example
+            ``NativeTarget(model, weights="int8")``; its weights are shared, its lanes are not.
         tree: how trees are grown, see `tree_kind`: ``"dynamic"``, ``"best_first"``, ``"static"``, ``"sampled"`` or
             ``"chain"``.
         depth: levels of the tree, one forward each; for ``"best_first"`` the most forwards.
@@ -72,8 +74,8 @@ class SmallModelDrafter:
         target_tokenizer: the target's; both or neither must be given.
 
     Raises:
-        ValueError: an option is out of range or does not go with the kind of tree, or the tokenizers give shared ids
-            different meanings.
+        ValueError: an option is out of range or does not go with the kind of tree, the tokenizers give shared ids
+            different meanings, or the target is of a kind that drafters cannot run.
         UnsupportedModel: the small model cannot run trees.
     """
 
@@ -83,7 +85,7 @@ class SmallModelDrafter:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | GrowingTarget,
         *,
         tree: str = "dynamic",
         depth: int | None = None,
@@ -100,7 +102,7 @@ class SmallModelDrafter:
         self._compared = tokenizer is not None
         if self._compared:
             check_shared_vocabulary(tokenizer, target_tokenizer)
-        self._lanes = ModelLanes(HuggingFaceTarget(model))
+        self._lanes = ModelLanes(_as_growing(model))
         self._record = DrawRecord()
 
     @property
@@ -233,7 +235,8 @@ class SmallModelDrafter:
     def _children(self, steps: Sequence[_Step], rows: Sequence[Tensor]) -> list[list[list[tuple[int, float]]]]:
         """Candidates below every frontier node of every growing lane: one selection over all rows."""
         vocab_size = min(self.vocab_size, *(step.context.vocab_size for step in steps))
-        logits = torch.cat(list(rows))[:, :vocab_size]  # [all frontiers, V]
+        # one lane's rows are taken as they are: copying them costs nearly as much as the selection
+        logits = (rows[0] if len(rows) == 1 else torch.cat(list(rows)))[:, :vocab_size]  # [all frontiers, V]
         places = [(step.context.grammar, path) for step in steps for path in step.paths]
         found = iter(likeliest(logits, places, self.kind.width))
         return [[next(found) for _ in step.paths] for step in steps]
@@ -251,6 +254,16 @@ class SmallModelDrafter:
         drawn = [child for child in draft.tree.children(node) if isinstance(draft.proposal(child), Sampled)]
         if drawn and (accepted is None or accepted in drawn):
             self._record.learn(len(drawn), None if accepted is None else drawn.index(accepted))
+
+
+def _as_growing(model: PreTrainedModel | GrowingTarget) -> GrowingTarget:
+    if isinstance(model, PreTrainedModel):
+        return HuggingFaceTarget(model)
+    if not hasattr(model, "for_drafting"):
+        raise ValueError(
+            f"a {type(model).__name__} cannot draft: trees cannot grow level by level in it; give the model itself"
+        )
+    return model.for_drafting()
 
 
 def _law(logits: Tensor, path: Path, context: DraftContext) -> Tensor | None:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from copy import copy
+from functools import partial
+from itertools import accumulate, chain
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -18,6 +21,7 @@ from transformers import PreTrainedModel
 from ..cache import PagedCache, Snapshot
 from ..tree import TokenTree
 from .decoder_parts import REMEDY, check_exported, read_decoder
+from .grown_tree import GrownTree
 from .protocol import TargetOutput
 from .quantised import check_weights
 from .support import UnsupportedModel, check_eval_mode, check_supported, context_limit
@@ -35,6 +39,7 @@ class CompiledTarget(ABC):
         turned_values: see `PagedCache`.
         prefill_chunk: prompt tokens per prefill forward.
         threads: CPU threads; as many as torch uses if absent.
+        asked: arguments of the engine's own class, as they were given.
 
     Raises:
         UnsupportedModel: the model cannot be kept exact, or is of a family that cannot be compiled.
@@ -54,6 +59,7 @@ class CompiledTarget(ABC):
         block_rows: int,
         prefill_chunk: int,
         threads: int | None,
+        asked: Mapping[str, Any],
         turned_values: bool = False,
     ) -> None:
         self.model = model
@@ -65,24 +71,50 @@ class CompiledTarget(ABC):
         self.vocab_size = len(self.decoder.head.weight)
         self.device = torch.device("cpu")
         heads, width = self.decoder.key_heads, self.decoder.width
-        self.cache = PagedCache(len(self.windows), heads, width, rows, block_rows, turned_values)
+        self._new_cache = partial(PagedCache, len(self.windows), heads, width, rows, block_rows, turned_values)
+        self.cache = self._new_cache()
+        self._in_flight: dict[int, TokenTree] = {}
+        self._asked = dict(asked)
+        self._other: CompiledTarget | None = None
         self._threads = threads if threads is not None else torch.get_num_threads()
         self._turns = Turns(self.decoder.rotary)
 
     @abstractmethod
     def _run(
-        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...], wanted: Sequence[int]
+        self, trees: Mapping[int, GrownTree], feature_layers: tuple[int, ...], wanted: Sequence[int]
     ) -> Mapping[str, Tensor]:
-        """One forward; its rows stay in flight, unless it raises.
+        """One forward of the nodes to run now; its rows stay in flight, unless it raises.
 
         Args:
-            trees: by lane.
+            trees: by lane; either all begin, or all grow.
             feature_layers: hidden states to give.
             wanted: nodes that want logits, numbered through all lanes, each with `_least_nodes` nodes or more.
 
         Returns:
             "logits" ``[R, V]`` and "hidden.i" ``[T, h]`` for every feature layer i.
         """
+
+    # other targets like this one
+
+    def beside(self, model: PreTrainedModel) -> CompiledTarget:
+        """Another model on the same engine, asked for in the same way; the latest one is kept for the next call.
+
+        Raises:
+            UnsupportedModel: the engine does not run this model.
+        """
+        if model is self.model:
+            return self
+        if self._other is None or self._other.model is not model:
+            self._other = None  # its memory is free before the next one's is needed
+            self._other = type(self)(model, **self._asked)
+        return self._other
+
+    def for_drafting(self) -> Self:
+        """See `GrowingTarget.for_drafting`. Weights are shared."""
+        twin = copy(self)
+        twin.cache = self._new_cache()
+        twin._in_flight = {}
+        return twin
 
     # lanes
 
@@ -98,6 +130,10 @@ class CompiledTarget(ABC):
     def clear(self, lane: int) -> None:
         """See `Target.clear`."""
         self.cache.clear(lane)
+
+    def shorten(self, lane: int, length: int) -> None:
+        """See `GrowingTarget.shorten`."""
+        self.cache.shorten(lane, length)
 
     def scrub(self, lane: int) -> None:
         """See `Target.scrub`."""
@@ -140,39 +176,97 @@ class CompiledTarget(ABC):
     @torch.no_grad()
     def feed(self, lane: int, tokens: Sequence[int], feature_layers: tuple[int, ...] = ()) -> Mapping[int, Tensor]:
         """See `Target.feed`."""
-        chain = TokenTree.from_chain(tokens[0], list(tokens[1:]))
-        made = self._run({lane: chain}, feature_layers, wanted=[len(chain) - 1])
-        self.cache.commit({lane: range(len(chain))})
-        return self._features(made, feature_layers, range(len(chain)))
+        tree = TokenTree.from_chain(tokens[0], list(tokens[1:]))
+        made = self._run({lane: GrownTree(tree)}, feature_layers, wanted=[len(tree) - 1])
+        self.cache.commit({lane: range(len(tree))})
+        return self._features(made, feature_layers, range(len(tree)))
+
+    def forward(
+        self,
+        trees: Mapping[int, TokenTree],
+        feature_layers: tuple[int, ...] = (),
+        wanted: Mapping[int, Sequence[int]] | None = None,
+    ) -> dict[int, TargetOutput]:
+        """See `Target.forward` and `GrowingTarget.forward`."""
+        return self._score({lane: GrownTree(tree) for lane, tree in trees.items()}, feature_layers, wanted)
+
+    def extend(
+        self,
+        trees: Mapping[int, TokenTree],
+        feature_layers: tuple[int, ...] = (),
+        wanted: Mapping[int, Sequence[int]] | None = None,
+    ) -> dict[int, TargetOutput]:
+        """See `GrowingTarget.extend`.
+
+        Raises:
+            ValueError: a lane has nothing in flight, or its tree is not what is in flight with more nodes.
+        """
+        grown = {}
+        for lane, tree in trees.items():
+            before = self._in_flight.get(lane)
+            grown[lane] = GrownTree(tree, 0 if before is None else len(before))
+            grown[lane].check_continues(lane, before)
+        return self._score(grown, feature_layers, wanted)
 
     @torch.no_grad()
-    def forward(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
-        """See `Target.forward`."""
-        for lane, tree in trees.items():
-            limit = self.depth_limit(lane)
-            if limit is not None and tree.height > limit:
-                raise ValueError(
-                    f"the tree of lane {lane} is {tree.height} deep but only {limit} positions are left below its root "
-                    f"at position {self.cache.length(lane)}"
-                )
+    def _score(
+        self,
+        trees: Mapping[int, GrownTree],
+        feature_layers: tuple[int, ...],
+        wanted: Mapping[int, Sequence[int]] | None,
+    ) -> dict[int, TargetOutput]:
+        for lane, grown in trees.items():
+            self._check_depth(lane, grown.tree)
         nodes = list(map(len, trees.values()))
         places = list(accumulate((max(self._least_nodes, count) for count in nodes), initial=0))
-        wanted = [first + node for first, count in zip(places, nodes, strict=False) for node in range(count)]
-        made = self._run(trees, feature_layers, wanted)
-        logits = made["logits"].split(nodes)  # [n, V] each
-        features = {layer: rows.split(nodes) for layer, rows in self._features(made, feature_layers, wanted).items()}
+        rows = [range(first, first + count) for first, count in zip(places, nodes, strict=False)]
+        asked: Sequence[Sequence[int]] = rows
+        if wanted is not None:
+            shifts = [first - grown.known for first, grown in zip(places, trees.values(), strict=False)]
+            asked = [[node + shift for node in wanted[lane]] for lane, shift in zip(trees, shifts, strict=True)]
+        made = self._run(trees, feature_layers, [*chain.from_iterable(asked)])
+        self._in_flight |= {lane: grown.tree for lane, grown in trees.items()}
+        logits = made["logits"].split(list(map(len, asked)))  # [n, V] each
+        parts = self._features(made, feature_layers, [*chain.from_iterable(rows)])
+        features = {layer: part.split(nodes) for layer, part in parts.items()}
         return {
-            lane: TargetOutput(logits[i], {layer: parts[i] for layer, parts in features.items()})
+            lane: TargetOutput(logits[i], {layer: part[i] for layer, part in features.items()})
             for i, lane in enumerate(trees)
         }
+
+    def _check_depth(self, lane: int, tree: TokenTree) -> None:
+        limit = self.depth_limit(lane)
+        if limit is not None and tree.height > limit:
+            raise ValueError(
+                f"the tree of lane {lane} is {tree.height} deep but only {limit} positions are left below its root "
+                f"at position {self.cache.length(lane)}"
+            )
 
     def commit(self, paths: Mapping[int, Sequence[int]]) -> None:
         """See `Target.commit`."""
         self.cache.commit(paths)
+        self._in_flight = {}
 
     def rollback(self) -> None:
         """See `Target.rollback`."""
         self.cache.rollback()
+        self._in_flight = {}
+
+    # what every engine brings to a forward
+
+    def _embedded(self, trees: Mapping[int, GrownTree]) -> Tensor:
+        """Embeddings of the nodes to run now, float32 ``[T, h]``."""
+        ids = torch.tensor([token for grown in trees.values() for token in grown.tokens])
+        return self.model.get_input_embeddings()(ids).float()
+
+    def _turned(self, trees: Mapping[int, GrownTree]) -> dict[str, Tensor]:
+        """Their rows of the rotary tables, see `Turns.of`."""
+        return self._turns.of([self.cache.length(lane) + d for lane, grown in trees.items() for d in grown.depth])
+
+    def _take_rows(self, trees: Mapping[int, GrownTree]) -> None:
+        """Room in the cache for the nodes to run now."""
+        takes = self.cache.extend if any(grown.known for grown in trees.values()) else self.cache.begin
+        takes({lane: len(grown) for lane, grown in trees.items()})
 
     def _features(
         self, made: Mapping[str, Tensor], feature_layers: tuple[int, ...], nodes: Sequence[int]

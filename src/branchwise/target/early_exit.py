@@ -103,7 +103,7 @@ class EarlyExit:
     def grow(self, trees: Mapping[int, TokenTree]) -> dict[int, Tensor]:
         """Runs the nodes that trees have grown by; per named lane their logits ``[n, V]``."""
         start = self.target.head_start
-        outputs = self.target.extend(trees, () if start is None else start.feature_layers, self._drafting)
+        outputs = self.target.extend(trees, () if start is None else start.feature_layers, part=self._drafting)
         if start is not None:
             start.take(trees, outputs, self._drafted.take())
         return {lane: output.logits for lane, output in outputs.items()}
@@ -122,7 +122,7 @@ class EarlyExit:
         self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...]
     ) -> tuple[dict[int, TargetOutput], Tensor]:
         """Runs the nodes that trees have grown by through the shared layers only; also hidden states ``[B, N, h]``."""
-        outputs = self.target.extend(trees, feature_layers, self._below)
+        outputs = self.target.extend(trees, feature_layers, part=self._below)
         return outputs, self._caught_up.take()
 
     def run_above(

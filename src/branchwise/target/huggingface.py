@@ -62,6 +62,7 @@ class HuggingFaceTarget:
         self.vocab_size = int(model.get_output_embeddings().out_features)
         self.device = model.get_input_embeddings().weight.device
         self.replaces_attention = bool(type(model)._can_set_attn_implementation())
+        self._attention = attention
         self._backend = get_backend(attention)
         self._rotary = find_length_dependent_rotary(model)
         parameters = inspect.signature(model.forward).parameters
@@ -97,6 +98,10 @@ class HuggingFaceTarget:
             )
         if len(set(self.windows)) > 1:
             raise UnsupportedModel(name, "its attention cannot be replaced and its layers have different windows")
+
+    def for_drafting(self) -> HuggingFaceTarget:
+        """See `GrowingTarget.for_drafting`."""
+        return HuggingFaceTarget(self.model, attention=self._attention, prefill_chunk=self.prefill_chunk)
 
     # lanes
 
@@ -215,17 +220,23 @@ class HuggingFaceTarget:
         return {layer: output.hidden_states[layer][0, :keep] for layer in feature_layers}
 
     @torch.no_grad()
-    def forward(self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = ()) -> dict[int, TargetOutput]:
-        """See `Target.forward`. Lanes that are open but not named ride along with a lone root that is rolled back.
+    def forward(
+        self,
+        trees: Mapping[int, TokenTree],
+        feature_layers: tuple[int, ...] = (),
+        wanted: Mapping[int, Sequence[int]] | None = None,
+    ) -> dict[int, TargetOutput]:
+        """See `Target.forward` and `GrowingTarget.forward`.
 
-        What a head start has run of these trees is not run again. Trees of different sizes go through the model packed
-        into one row, where it allows that: they cost by their nodes, not by the largest tree.
+        Lanes that are open but not named ride along with a lone root that is rolled back. What a head start has run of
+        these trees is not run again. Trees of different sizes go through the model packed into one row, where it allows
+        that: they cost by their nodes, not by the largest tree.
         """
         if self.head_start is not None:
             if self.head_start.covers(trees, feature_layers):
-                return self.head_start.finish(trees, feature_layers)
+                return _wanted_only(self.head_start.finish(trees, feature_layers), wanted)
             self.rollback()
-        return self.begin(trees, feature_layers)
+        return _wanted_only(self.begin(trees, feature_layers), wanted)
 
     @torch.no_grad()
     def begin(
@@ -305,7 +316,11 @@ class HuggingFaceTarget:
 
     @torch.no_grad()
     def extend(
-        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...] = (), part: Part | None = None
+        self,
+        trees: Mapping[int, TokenTree],
+        feature_layers: tuple[int, ...] = (),
+        wanted: Mapping[int, Sequence[int]] | None = None,
+        part: Part | None = None,
     ) -> dict[int, TargetOutput]:
         """Scores only the nodes that trees have grown by since `forward`; for drafters that grow level by level.
 
@@ -313,6 +328,7 @@ class HuggingFaceTarget:
             trees: for lanes in flight, trees whose first nodes are the ones already in flight. A lane that is not named
                 does not grow.
             feature_layers: as in `forward`.
+            wanted: as in `GrowingTarget.extend`.
             part: layers to run, the first one among them; those left out lag behind and are not grown by later calls.
 
         Returns:
@@ -336,15 +352,17 @@ class HuggingFaceTarget:
         layout = GrownLayout(grown, rows, known, device=self.device)
         fresh = [tree.tokens[len(at) :] for tree, at in zip(grown, rows, strict=True)]
         output = self._run(*self._inputs(lanes, fresh, layout), layout, None, feature_layers, part=part)
+        first = {lane: len(self._rows[lane]) for lane in trees}
         for lane, tree in trees.items():
             new = len(tree) - len(self._rows[lane])
             self._rows[lane].extend(range(known, known + new))
             self._in_flight[lane] = tree
-        return {
+        outputs = {
             lane: self._lane_output(output, row, len(fresh[row]), feature_layers, part)
             for row, lane in enumerate(lanes)
             if lane in trees
         }
+        return _wanted_only(outputs, wanted, first)
 
     def rows_in_flight(self, lane: int) -> list[int]:
         """The row in flight of every node of a lane's tree, in the layers that ran last."""
@@ -510,6 +528,18 @@ def _packed_outputs(output: Any, nodes: Sequence[int], feature_layers: tuple[int
     logits = output.logits[0].split(list(nodes))  # [n, V] each
     features = {layer: output.hidden_states[layer][0].split(list(nodes)) for layer in feature_layers}
     return [TargetOutput(rows, {layer: parts[i] for layer, parts in features.items()}) for i, rows in enumerate(logits)]
+
+
+def _wanted_only(
+    outputs: dict[int, TargetOutput],
+    wanted: Mapping[int, Sequence[int]] | None,
+    first: Mapping[int, int] | None = None,
+) -> dict[int, TargetOutput]:
+    """The outputs with the logits of the nodes that are wanted; ``first`` is each lane's first node in its output."""
+    if wanted is None:
+        return outputs
+    chosen = {lane: [node - (first[lane] if first else 0) for node in nodes] for lane, nodes in wanted.items()}
+    return {lane: TargetOutput(found.logits[chosen[lane]], found.features) for lane, found in outputs.items()}
 
 
 def _chosen(rows: Mapping[int, Sequence[int]], paths: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:

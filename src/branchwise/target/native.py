@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Self
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.native import NativeUnavailable
-from ..tree import TokenTree
 from .compiled import CompiledTarget, check_compiled, format_for
+from .grown_tree import GrownTree
 from .native_engine import NativeDecoder, Nodes, native_library
 from .quantised_store import FLOATS, kept_matrices
-from .turns import positions_of
 
 #: rows of a block of the cache: as many keys as attention takes at once, SPAN in native_decoder/block.h
 _PAGE_ROWS = 128
@@ -59,6 +59,7 @@ class NativeTarget(CompiledTarget):
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         check_compiled(model, prefill_chunk)
+        asked = {"weights": weights, "products": products, "prefill_chunk": prefill_chunk, "threads": threads}
         weights = format_for(model, weights)
         self.products = _products(weights, products)
         super().__init__(
@@ -69,6 +70,7 @@ class NativeTarget(CompiledTarget):
             turned_values=True,
             prefill_chunk=prefill_chunk,
             threads=threads,
+            asked={**asked, "cache_dir": cache_dir},
         )
         library = native_library().library
         assert library is not None, "who has products has a library"
@@ -86,25 +88,32 @@ class NativeTarget(CompiledTarget):
         """What a forward's time depends on, besides model and machine; for the cost curve."""
         return {"weights_format": self.weights, "products": self.products, "engine_threads": self._threads}
 
+    def for_drafting(self) -> Self:
+        """See `GrowingTarget.for_drafting`. Weights are shared; the two may run at once."""
+        twin = super().for_drafting()
+        twin._native = self._native.twin()
+        twin.cache.mover = twin._native.move
+        return twin
+
     def _run(
-        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...], wanted: Sequence[int]
+        self, trees: Mapping[int, GrownTree], feature_layers: tuple[int, ...], wanted: Sequence[int]
     ) -> Mapping[str, Tensor]:
         count = len(self.windows)
         wrong = [layer for layer in feature_layers if not 0 <= layer <= count]
         if wrong:
             raise ValueError(f"feature layers {wrong} do not exist: there are 0 to {count} (the final norm's output)")
-        sizes = [len(tree) for tree in trees.values()]
-        ids = torch.tensor([token for tree in trees.values() for token in tree.tokens])
-        embedded = self.model.get_input_embeddings()(ids).float()
-        turns = self._turns.of(positions_of(self.cache, trees))
-        self.cache.begin(dict(zip(trees, sizes, strict=True)))
+        whole = [grown.tree for grown in trees.values()]
+        sizes = list(map(len, trees.values()))
+        embedded, turns = self._embedded(trees), self._turned(trees)
+        self._take_rows(trees)
         try:
             blocks = [self.cache.blocks(lane) for lane in trees]
             nodes = Nodes(
                 embedded,
                 turns,
-                parents=_ints([parent for tree in trees.values() for parent in tree.parents]),
-                depth=_ints([depth for tree in trees.values() for depth in tree.depth]),
+                parents=_ints([parent for tree in whole for parent in tree.parents]),
+                depth=_ints([depth for tree in whole for depth in tree.depth]),
+                tree_begins=_ints([*accumulate(map(len, whole), initial=0)]),
                 begins=_ints([*accumulate(sizes, initial=0)]),
                 committed=_ints([self.cache.length(lane) for lane in trees]),
                 pages=_ints([block for lane in blocks for block in lane]),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from math import e, log2
@@ -62,7 +63,10 @@ class _Decoder(ctypes.Structure):
     )
 
 
-_ROWS = ("embedded", "cosines", "sines", "parents", "depth", "begins", "committed", "pages", "page_begins", "wanted")
+_ROWS = (
+    *("embedded", "cosines", "sines", "parents", "depth", "tree_begins"),
+    *("begins", "committed", "pages", "page_begins", "wanted"),
+)
 
 
 class _Forward(ctypes.Structure):
@@ -104,12 +108,15 @@ def native_library() -> NativeLibrary:
 class Nodes:
     """The nodes of one forward, lane after lane.
 
+    A tree may have nodes that earlier forwards have run: those come first in it, and their rows are in flight.
+
     Attributes:
         embedded: float32 ``[T, h]``.
         turns: cosines and sines ``[T, D]`` under "cosines.NAME" and "sines.NAME".
-        parents: int32 ``[T]``, numbers within the lane, -1 for roots.
-        depth: int32 ``[T]``.
-        begins: int32 ``[B + 1]``, first node of each lane.
+        parents: int32 ``[A]`` of whole trees, numbers within the lane, -1 for roots.
+        depth: int32 ``[A]``, likewise.
+        tree_begins: int32 ``[B + 1]``, where each tree begins in these two.
+        begins: int32 ``[B + 1]``, first node of each lane among the T of this forward.
         committed: int32 ``[B]``, committed rows.
         pages: int32, blocks of the cache of all lanes.
         page_begins: int32 ``[B + 1]``, first page of each lane.
@@ -120,6 +127,7 @@ class Nodes:
     turns: Mapping[str, Tensor]
     parents: Tensor
     depth: Tensor
+    tree_begins: Tensor
     begins: Tensor
     committed: Tensor
     pages: Tensor
@@ -174,6 +182,13 @@ class NativeDecoder:
         self._work = torch.empty(0, dtype=torch.uint8)
         self._logits = KeptMemory()
 
+    def twin(self) -> NativeDecoder:
+        """The same matrices, with memory of its own to work in."""
+        twin = copy(self)
+        twin._work = torch.empty(0, dtype=torch.uint8)
+        twin._logits = KeptMemory()
+        return twin
+
     def run(self, nodes: Nodes, pool: Tensor, feature_layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """One forward.
 
@@ -200,7 +215,8 @@ class NativeDecoder:
                 nodes.embedded.data_ptr(),
                 ctypes.addressof(cosines),
                 ctypes.addressof(sines),
-                *(tensor.data_ptr() for tensor in (nodes.parents, nodes.depth, nodes.begins, nodes.committed)),
+                *(tensor.data_ptr() for tensor in (nodes.parents, nodes.depth, nodes.tree_begins)),
+                *(tensor.data_ptr() for tensor in (nodes.begins, nodes.committed)),
                 *(tensor.data_ptr() for tensor in (nodes.pages, nodes.page_begins, nodes.wanted, pool)),
                 ctypes.addressof(asked),
                 made["logits"].data_ptr(),
@@ -218,7 +234,7 @@ class NativeDecoder:
                 break
             self._work = torch.empty(lacking + lacking // 4, dtype=torch.uint8)
         if lacking:
-            raise MemoryError(f"no memory for a forward of {len(nodes.parents)} nodes")
+            raise MemoryError(f"no memory for a forward of {len(nodes.embedded)} nodes")
         return made
 
     def move(self, pool: Tensor, sources: Sequence[tuple[int, int]], targets: Sequence[tuple[int, int]]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -25,10 +26,11 @@ except ImportError as error:
 from ..cache.paged_cache import BLOCK_ROWS
 from ..tree import TokenTree
 from .compiled import CompiledTarget, check_compiled, format_for
+from .grown_tree import GrownTree
 from .openvino_engine import CompiledDecoder, Numbers
 from .openvino_inputs import gathered_inputs, paged_inputs
+from .protocol import TargetOutput
 from .quantised_store import kept_matrices
-from .turns import positions_of
 
 
 class OpenVinoTarget(CompiledTarget):
@@ -66,6 +68,7 @@ class OpenVinoTarget(CompiledTarget):
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         check_compiled(model, prefill_chunk)
+        asked = {"weights": weights, "numbers": numbers, "paged": paged, "prefill_chunk": prefill_chunk}
         weights = format_for(model, weights)
         self.numbers = Numbers.of(weights) if numbers is None else numbers
         super().__init__(
@@ -75,10 +78,11 @@ class OpenVinoTarget(CompiledTarget):
             block_rows=BLOCK_ROWS,
             prefill_chunk=prefill_chunk,
             threads=threads,
+            asked={**asked, "threads": threads, "cache_dir": cache_dir},
         )
         self._paged = paged
         self._matrices = kept_matrices(self.decoder, weights, cache_dir)
-        self._compiled: CompiledDecoder | None = None
+        self._compiled: dict[bool, CompiledDecoder] = {}  # by whether it is paged; shared with those `for_drafting`
 
     @property
     def cost_facts(self) -> dict[str, str | int | bool]:
@@ -93,56 +97,85 @@ class OpenVinoTarget(CompiledTarget):
             "engine_threads": self._threads,
         }
 
+    def for_drafting(self) -> Self:
+        """See `GrowingTarget.for_drafting`. Weights are shared.
+
+        Layers gather their rows: paged attention lets every node see all rows before those of the forward, so that
+        nodes of one level would see siblings of the level above.
+        """
+        twin = super().for_drafting()
+        twin._paged = False
+        return twin
+
+    def extend(
+        self,
+        trees: Mapping[int, TokenTree],
+        feature_layers: tuple[int, ...] = (),
+        wanted: Mapping[int, Sequence[int]] | None = None,
+    ) -> dict[int, TargetOutput]:
+        """See `CompiledTarget.extend`.
+
+        Raises:
+            RuntimeError: layers use paged attention.
+        """
+        if self._paged:
+            raise RuntimeError("trees cannot grow in paged attention; draft with what for_drafting() gives")
+        return super().extend(trees, feature_layers, wanted)
+
     def _run(
-        self, trees: Mapping[int, TokenTree], feature_layers: tuple[int, ...], wanted: Sequence[int]
+        self, trees: Mapping[int, GrownTree], feature_layers: tuple[int, ...], wanted: Sequence[int]
     ) -> dict[str, Tensor]:
         compiled = self._compiled_for(feature_layers)
-        trees = {lane: tree if len(tree) > 1 else _pair(tree) for lane, tree in trees.items()}
-        ids = torch.tensor([token for tree in trees.values() for token in tree.tokens])
+        lone = [lane for lane, grown in trees.items() if len(grown) == 1]
+        trees = {lane: _pair(grown) if lane in lone else grown for lane, grown in trees.items()}
         given = {
-            "embedded": self.model.get_input_embeddings()(ids).float(),
+            "embedded": self._embedded(trees),
             "wanted": torch.tensor(wanted, dtype=torch.int32),
-            **self._turns.of(positions_of(self.cache, trees)),
+            **self._turned(trees),
         }
-        self.cache.begin({lane: len(tree) for lane, tree in trees.items()})
+        self._take_rows(trees)
         try:
             if compiled.uses_pages:
-                given |= paged_inputs(self.cache, trees)
+                given |= paged_inputs(self.cache, {lane: grown.tree for lane, grown in trees.items()})
             if compiled.gathered:
                 given |= gathered_inputs(self.cache, trees, compiled.windows)
             compiled.bind(self.cache.pool)
             made = compiled.run(given)
             if compiled.gathered:
-                self._write(compiled, made.pop("new_rows"))
+                self._write(compiled, trees, made.pop("new_rows"))
+            for lane in lone:
+                self.cache.drop_newest(lane)
         except BaseException:
             self.rollback()
             raise
         return made
 
-    def _write(self, compiled: CompiledDecoder, rows: Tensor) -> None:
+    def _write(self, compiled: CompiledDecoder, trees: Mapping[int, GrownTree], rows: Tensor) -> None:
         planes = [plane for layer in compiled.gathered for plane in (2 * layer, 2 * layer + 1)]
-        self.cache.write(planes, rows.unflatten(2, (self.decoder.key_heads, self.decoder.width)))
+        nodes = {lane: len(grown) for lane, grown in trees.items()}
+        self.cache.write(planes, nodes, rows.unflatten(2, (self.decoder.key_heads, self.decoder.width)))
 
     def _compiled_for(self, feature_layers: tuple[int, ...]) -> CompiledDecoder:
         """The compiled decoder; compiled at first use, for what the drafter turns out to want."""
-        have = set() if self._compiled is None else set(self._compiled.feature_layers)
-        if self._compiled is None or not have.issuperset(feature_layers):
-            wanted = sorted(have.union(feature_layers))
-            self._compiled = CompiledDecoder(
+        compiled = self._compiled.get(self._paged)
+        have = set() if compiled is None else set(compiled.feature_layers)
+        if compiled is None or not have.issuperset(feature_layers):
+            compiled = self._compiled[self._paged] = CompiledDecoder(
                 self.decoder,
                 self._matrices,
                 self.numbers,
                 paged=self._paged,
-                feature_layers=wanted,
+                feature_layers=sorted(have.union(feature_layers)),
                 threads=self._threads,
             )
-        return self._compiled
+        return compiled
 
 
-def _pair(root: TokenTree) -> TokenTree:
-    """A lone root with a child that nobody asks for.
+def _pair(grown: GrownTree) -> GrownTree:
+    """A lone node with a child that nobody asks for.
 
     For a single row the engine has other kernels, which round otherwise. From two rows on, a row is the same to the
     last bit however many there are: with a second one, plain decoding and a chain of drafts agree to the last bit.
     """
-    return TokenTree((root.tokens[0], root.tokens[0]), (-1, 0))
+    tree = grown.tree
+    return GrownTree(TokenTree((*tree.tokens, tree.tokens[-1]), (*tree.parents, len(tree) - 1)), grown.known)

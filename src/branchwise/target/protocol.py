@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..cache import Snapshot
 from ..tree import TokenTree
@@ -104,4 +105,48 @@ class Target(Protocol):
     @property
     def solo_beyond(self) -> int | None:
         """A request that may grow past so many tokens can only run alone; None when requests never mind each other."""
+        ...
+
+
+class GrowingTarget(Target, Protocol):
+    """A target that a drafter can run: its trees grow level by level, and each level is a forward of the new nodes."""
+
+    model: PreTrainedModel
+
+    def for_drafting(self) -> GrowingTarget:
+        """The same model on the same engine, with lanes and trees in flight of its own."""
+        ...
+
+    def forward(
+        self,
+        trees: Mapping[int, TokenTree],
+        feature_layers: tuple[int, ...] = (),
+        wanted: Mapping[int, Sequence[int]] | None = None,
+    ) -> dict[int, TargetOutput]:
+        """As `Target.forward`.
+
+        Args:
+            trees: by lane.
+            feature_layers: hidden states to give, of all nodes.
+            wanted: by lane, the nodes whose logits are given, in this order; of all nodes if absent.
+        """
+        ...
+
+    def extend(
+        self,
+        trees: Mapping[int, TokenTree],
+        feature_layers: tuple[int, ...] = (),
+        wanted: Mapping[int, Sequence[int]] | None = None,
+    ) -> dict[int, TargetOutput]:
+        """Scores only the nodes that trees have grown by since `forward`; all rows stay in flight until `commit`.
+
+        Args:
+            trees: for lanes in flight, trees that begin with the nodes in flight. Lanes that are not named do not grow.
+            feature_layers: hidden states to give, of the new nodes.
+            wanted: as for `forward`, among the new nodes, numbered in the whole tree.
+        """
+        ...
+
+    def shorten(self, lane: int, length: int) -> None:
+        """Forgets committed tokens from ``length`` on, maybe all of them: look at `length`."""
         ...

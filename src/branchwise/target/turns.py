@@ -1,4 +1,4 @@
-"""Positions of nodes, and the cosines and sines that turn queries and keys there."""
+"""Cosines and sines that turn queries and keys to their positions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..cache import PagedCache
-from ..tree import TokenTree
 from .decoder_parts import Turn
 
 #: rows that the tables of a `Turns` grow by
@@ -38,8 +36,3 @@ class Turns:
                 self._tables |= {f"{which}.{name}": t for which, t in zip(("cosines", "sines"), pair, strict=True)}
         at = torch.tensor(positions)
         return {name: table.index_select(0, at) for name, table in self._tables.items()}
-
-
-def positions_of(cache: PagedCache, trees: Mapping[int, TokenTree]) -> list[int]:
-    """Of all nodes, lane after lane."""
-    return [cache.length(lane) + depth for lane, tree in trees.items() for depth in tree.depth]

@@ -14,12 +14,13 @@
 typedef struct {
     const char *query;    /* numbers [nodes, H, D] */
     const int32_t *pages; /* of the lane, in row order */
-    const int32_t *depth;
-    int32_t *order;       /* the nodes of a tree by depth; NULL for a chain */
-    float *bias;          /* of a tree [nodes, groups, 16]: 0 where a query sees a node, else -inf */
+    const int32_t *parents, *depth; /* of a whole tree, the nodes of earlier forwards first; depth of a chain's nodes */
+    int32_t *order;       /* the columns of a tree by depth; NULL for a chain */
+    float *bias;          /* of a tree [columns, groups, 16]: 0 where a query sees a column, else -inf */
     float *sums;          /* [K, kept, groups] of `sums` */
     int64_t committed, nodes, groups, first_row, first_task, first_merge; /* groups of 16 queries of a key/value head */
     int64_t parts, kept;  /* parts in all, and whose sums are kept: all, or one */
+    int64_t earlier, columns; /* of a tree: nodes of earlier forwards, and with these; a chain's earlier ones are committed */
 } unit;
 
 /* a layer's rows: keys [pages, K, rows, D], values [pages, K, D, rows] */
@@ -42,25 +43,25 @@ static int64_t parts_of(int64_t positions) {
 
 /* one behind the last position of a unit */
 static int64_t end_of(const unit *u) {
-    return u->committed + (u->order ? u->depth[u->order[u->nodes - 1]] + 1 : u->nodes);
+    return u->committed + (u->order ? u->depth[u->order[u->columns - 1]] + 1 : u->nodes);
 }
 
 /* once per forward */
 static void sort_nodes(unit *u) {
-    for (int64_t depth = 0, count = 0; count < u->nodes; depth++)
-        for (int64_t node = 0; node < u->nodes; node++)
-            if (u->depth[node] == depth) u->order[count++] = node;
+    for (int64_t depth = 0, count = 0; count < u->columns; depth++)
+        for (int64_t column = 0; column < u->columns; column++)
+            if (u->depth[column] == depth) u->order[count++] = column;
 }
 
 static int64_t queries_of(const unit *u, const heads *h) { return h->group * u->nodes; }
 
 /* what its queries see: ancestors within the window */
-static void fill_bias(const unit *u, const heads *h, const int32_t *parents, int64_t window) {
+static void fill_bias(const unit *u, const heads *h, int64_t window) {
     int64_t width = LANES * u->groups;
-    for (int64_t i = 0; i < u->nodes * width; i++) u->bias[i] = -__builtin_inff();
+    for (int64_t i = 0; i < u->columns * width; i++) u->bias[i] = -__builtin_inff();
     for (int64_t m = 0; m < queries_of(u, h); m++)
-        for (int64_t node = m % u->nodes, column = node; column >= 0; column = parents[column])
-            if (!window || u->depth[node] - u->depth[column] < window) u->bias[column * width + m] = 0;
+        for (int64_t own = u->earlier + m % u->nodes, column = own; column >= 0; column = u->parents[column])
+            if (!window || u->depth[own] - u->depth[column] < window) u->bias[column * width + m] = 0;
 }
 
 static const char *row_at(const unit *u, const heads *h, const paged_rows *rows, int64_t head, int64_t row, int values) {
@@ -94,7 +95,7 @@ static void turn_queries(const unit *u, const heads *h, int64_t head, float *to)
 /* hides rows of the positions [first, first + count) that lie behind a query, or before its window */
 static void hide(const unit *u, const heads *h, int64_t group, int64_t window, int64_t first, int64_t count, float *scores) {
     for (int64_t lane = 0, m = LANES * group; lane < LANES && m < queries_of(u, h); lane++, m++) {
-        int64_t node = m % u->nodes, own = u->committed + (u->order ? u->depth[node] : node) - first;
+        int64_t own = u->committed + u->depth[u->earlier + m % u->nodes] - first;
         int64_t nearest = window ? own - window + 1 : 0; /* the rows that are seen: [nearest, own] */
         for (int64_t i = 0; i < count && i < nearest; i++) scores[i * LANES + lane] = -__builtin_inff();
         for (int64_t i = own < -1 ? 0 : own + 1; i < count; i++) scores[i * LANES + lane] = -__builtin_inff();
@@ -106,7 +107,7 @@ static int64_t tail_begin(const unit *u) { return u->committed / 32 * 32; }
 
 /* values of the tail as floats [D, row] */
 static void unpack_tail(const unit *u, const heads *h, const paged_rows *rows, int64_t head, int64_t row, float *to) {
-    int64_t begin = tail_begin(u), end = u->committed + u->nodes, page_bytes = item_bytes(h->way) * SPAN;
+    int64_t begin = tail_begin(u), end = u->committed + u->columns, page_bytes = item_bytes(h->way) * SPAN;
     memset(to + h->dim * row, 0, 4 * row * (padded(h->dim, 8) - h->dim));
     for (int64_t at = begin; at < end; at += 16) { /* within a page; what lies behind the end is never used */
         const char *values = row_at(u, h, rows, head, at, 1);
@@ -117,26 +118,26 @@ static void unpack_tail(const unit *u, const heads *h, const paged_rows *rows, i
 
 /* of the tail those rows whose positions are in a block, in their order */
 static void sort_tail(const unit *u, int64_t block, tail *t, int32_t *numbers, int32_t *places) {
-    int64_t begin = tail_begin(u), end = u->committed + u->nodes;
+    int64_t begin = tail_begin(u), end = u->committed + u->columns;
     t->rows = numbers;
     t->places = places;
     for (int64_t at = begin; at < end; at++) {
-        int64_t node = at < u->committed ? -1 : u->order[at - u->committed];
-        int64_t place = node < 0 ? at : u->committed + u->depth[node];
+        int64_t column = at < u->committed ? -1 : u->order[at - u->committed];
+        int64_t place = column < 0 ? at : u->committed + u->depth[column];
         if (place < block || place >= block + SPAN) continue;
         places[t->count] = place;
-        numbers[t->count++] = node < 0 ? at - begin : u->committed - begin + node;
+        numbers[t->count++] = column < 0 ? at - begin : u->committed - begin + column;
     }
 }
 
 static void score_tail(const unit *u, const heads *h, const room *r, const paged_rows *rows, int64_t head, int64_t group) {
-    int64_t begin = tail_begin(u), end = u->committed + u->nodes;
+    int64_t begin = tail_begin(u), end = u->committed + u->columns;
     const float *queries = r->queries + group * LANES * words_of(h);
     for (int64_t at = begin; at < end; at += 16)
         score_rows(h, queries, row_at(u, h, rows, head, at, 0), 16, r->behind + (at - begin) * LANES, NULL);
     if (rows->window) hide(u, h, group, rows->window, begin, u->committed - begin, r->behind);
     vec *scores = (vec *)r->behind + u->committed - begin;
-    for (int64_t column = 0; column < u->nodes; column++) scores[column] += ((const vec *)u->bias)[column * u->groups + group];
+    for (int64_t column = 0; column < u->columns; column++) scores[column] += ((const vec *)u->bias)[column * u->groups + group];
 }
 
 /* A task: its head, and its first part or -1 for all. Late parts are the long ones: they go first. */
@@ -164,7 +165,7 @@ static coming coming_from(const unit *u, const heads *h, const paged_rows *rows,
 static void absorb_block(const unit *u, const heads *h, const room *r, const paged_rows *rows, int64_t head, int64_t block,
                          float *kept, coming *next) {
     int64_t end = u->order ? tail_begin(u) : u->committed + u->nodes, count = end - block < SPAN ? end - block : SPAN;
-    int64_t most = u->order && block + SPAN > end ? u->committed + u->nodes - end : 0;
+    int64_t most = u->order && block + SPAN > end ? u->committed + u->columns - end : 0;
     int32_t numbers[most + 1], places[most + 1];
     tail t = {.values = r->values, .row = padded(most, 16)};
     if (most) sort_tail(u, block, &t, numbers, places);
@@ -188,7 +189,7 @@ static void absorb_block(const unit *u, const heads *h, const room *r, const pag
 
 /* memory of this thread, kept for the next task; more: sums of a part. 0 when there is none */
 static int make_room(const unit *u, const heads *h, room *r, float **more) {
-    int64_t tail_rows = u->order ? padded(u->nodes + 31, 16) : 0;
+    int64_t tail_rows = u->order ? padded(u->columns + 31, 16) : 0;
     int64_t sizes[] = {LANES * u->groups * words_of(h), LANES * SPAN,           LANES * tail_rows,
                        LANES * SPAN / 2,                padded(h->dim, 8) * tail_rows, u->groups * sums_floats(h)};
     int64_t at[7] = {0};

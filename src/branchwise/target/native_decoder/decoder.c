@@ -49,7 +49,8 @@ typedef struct {
 typedef struct {
     const float *embedded;                      /* [T, h] */
     const float *const *cosines, *const *sines; /* [tables] of [T, D] */
-    const int32_t *parents, *depth;             /* [T]; parents are numbers within the lane, -1 for a root */
+    const int32_t *parents, *depth;             /* of whole trees, those of earlier forwards first; -1 for a root */
+    const int32_t *tree_begins;                 /* [B + 1]: of each tree in these */
     const int32_t *begins, *committed;          /* [B + 1], [B] */
     const int32_t *pages, *page_begins;         /* of all lanes; [B + 1] */
     const int32_t *wanted;                      /* [R]: rows that want logits */
@@ -75,9 +76,14 @@ static int64_t item_of(const decoder *d) { return d->pairs ? 2 : 4; }
 
 static int64_t nodes_of(const forward *f, int64_t lane) { return f->begins[lane + 1] - f->begins[lane]; }
 
+/* nodes that earlier forwards have run; their rows lie behind the committed ones */
+static int64_t earlier_of(const forward *f, int64_t lane) {
+    return f->tree_begins[lane + 1] - f->tree_begins[lane] - nodes_of(f, lane);
+}
+
 static int is_chain(const forward *f, int64_t lane) {
-    const int32_t *parents = f->parents + f->begins[lane];
-    for (int64_t node = 0; node < nodes_of(f, lane); node++)
+    const int32_t *parents = f->parents + f->tree_begins[lane];
+    for (int64_t node = 0; node < f->tree_begins[lane + 1] - f->tree_begins[lane]; node++)
         if (parents[node] != node - 1) return 0;
     return 1;
 }
@@ -115,19 +121,22 @@ static void add_units(const decoder *d, const forward *f, work *w, int64_t lane,
                                        44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
     const heads *h = &w->heads;
     int64_t n = nodes_of(f, lane), chain = is_chain(f, lane), most = chain ? UNIT : n;
+    int64_t earlier = earlier_of(f, lane), of_tree = f->tree_begins[lane];
     for (int64_t from = 0; from < n; from += most) {
         int64_t first = f->begins[lane] + from;
         unit u = {.query = w->query + item_of(d) * first * d->heads * d->dim, .pages = f->pages + f->page_begins[lane],
-                  .depth = chain ? ramp : f->depth + first, .committed = f->committed[lane] + from,
+                  .parents = f->parents + of_tree, .depth = chain ? ramp : f->depth + of_tree,
+                  .committed = f->committed[lane] + (chain ? earlier + from : 0), .earlier = chain ? 0 : earlier,
                   .nodes = n - from < most ? n - from : most, .first_row = first, .first_task = w->tasks,
                   .first_merge = w->merges};
-        int64_t end = u.committed + u.nodes; /* a tree is less deep than that, but not by much */
+        u.columns = u.earlier + u.nodes;
+        int64_t end = u.committed + u.columns; /* a tree is less deep than that, but not by much */
         u.groups = padded(h->group * u.nodes, LANES) / LANES;
         u.parts = parts_of(end);
         u.kept = many * h->kv_heads >= 4 * f->threads ? 1 : u.parts;
         u.sums = take(f, used, 4 * h->kv_heads * u.kept * u.groups * sums_floats(h));
-        u.order = chain ? NULL : take(f, used, 4 * n);
-        u.bias = chain ? NULL : take(f, used, 4 * n * LANES * u.groups);
+        u.order = chain ? NULL : take(f, used, 4 * u.columns);
+        u.bias = chain ? NULL : take(f, used, 4 * u.columns * LANES * u.groups);
         if (*used <= f->work_bytes) {
             w->units[w->unit_count] = u;
             if (!chain) sort_nodes(w->units + w->unit_count);
@@ -208,7 +217,7 @@ static void gate_phase(const decoder *d, const work *w, const matrix *m, float *
 static int64_t place_of(const decoder *d, const forward *f, int64_t row, int64_t *at) {
     int64_t lane = 0;
     while (f->begins[lane + 1] <= row) lane++;
-    int64_t place = f->committed[lane] + row - f->begins[lane];
+    int64_t place = f->committed[lane] + earlier_of(f, lane) + row - f->begins[lane];
     *at = place % SPAN;
     return f->pages[f->page_begins[lane] + place / SPAN];
 }
@@ -243,10 +252,10 @@ static void place_phase(const decoder *d, const forward *f, const work *w, const
         }
 }
 
-static void window_phase(const forward *f, const work *w, int64_t window) {
+static void window_phase(const work *w, int64_t window) {
 #pragma omp for
     for (int64_t i = 0; i < w->unit_count; i++)
-        if (w->units[i].bias) fill_bias(w->units + i, &w->heads, f->parents + w->units[i].first_row, window);
+        if (w->units[i].bias) fill_bias(w->units + i, &w->heads, window);
 }
 
 static const unit *unit_of_task(const work *w, int64_t number) {
@@ -303,7 +312,7 @@ static int run_layer(const decoder *d, const forward *f, const work *w, int64_t 
     norm none = {0};
     norm_phase(d, w, before ? before->after_mlp : none, l->before_attention, index ? f->features[index] : NULL, mine);
     strip_phase(w, &l->qkv, w->normed, w->rows, STORE, w->qkv, mine);
-    if (!before || before->window != l->window) window_phase(f, w, l->window);
+    if (!before || before->window != l->window) window_phase(w, l->window);
     place_phase(d, f, w, l, &rows);
     int failed = attention_phase(f, w, &rows);
     merge_phase(d, w);
@@ -362,7 +371,7 @@ int64_t decode(const decoder *d, const forward *f) {
         for (int64_t index = 0; index < d->count; index++) failed |= run_layer(d, f, &w, index, mine);
         norm_phase(d, &w, d->layers[d->count - 1].after_mlp, (norm){0}, NULL, mine);
         last_phase(d, f, &w, mine);
-        strip_phase(&w, &d->head, w.last, f->wanted_count, STORE, f->logits, mine);
+        if (f->wanted_count) strip_phase(&w, &d->head, w.last, f->wanted_count, STORE, f->logits, mine);
 #if defined(HAS_AMX)
         if (w.way == IN_TILES) _tile_release();
 #endif
