@@ -24,7 +24,8 @@
  * The residual stream is float32, numbers that are multiplied are bfloat16, or float32 for exact comparisons. Shapes and
  * errors are native_head.py's.
  */
-#include "attend.h"
+#include "pages.h"
+
 #include "linear.h"
 #include "rows.h"
 #include "strips.h"
@@ -75,8 +76,7 @@ typedef struct {
     top_part *parts; /* [parts, R] */
     float *threads;
     int64_t rows, unit_count, tasks, thread_floats, part_count, widest;
-    int32_t *nodes; /* queries of each unit */
-    int way;        /* of multiplying numbers */
+    int way; /* of multiplying numbers */
 } work;
 
 static int64_t item_of(const head *h) { return h->pairs ? 2 : 4; }
@@ -117,35 +117,31 @@ static void lay_out(const head *h, const forward *f, work *w, int64_t *used) {
     /* of each thread: an unpacked strip or 16 rows on their way to be numbers, and the sums of all rows with a strip */
     w->thread_floats = 16 * 32 * steps_of(w->widest) + 32 * (rows > wanted ? rows : wanted);
     w->threads = take(f, used, 4 * f->threads * w->thread_floats);
-    int64_t most = f->lanes + w->rows / UNIT + 1;
-    w->units = take(f, used, most * sizeof(unit));
-    w->nodes = take(f, used, most * sizeof(int32_t));
+    w->units = take(f, used, (f->lanes + w->rows / UNIT + 1) * sizeof(unit));
 }
 
-/* One unit: rows of a chain, or the level of a tree, whose columns are all nodes in flight. */
-static void add_unit(const head *h, const forward *f, work *w, int64_t lane, int64_t first, int64_t nodes, int64_t committed,
+/* One unit, of so many queries behind so many committed rows, with its memory if there is enough. */
+static void add_unit(const head *h, const forward *f, work *w, int64_t lane, int64_t first, int64_t queries, int64_t committed,
                      int64_t columns, int64_t *used) {
     int64_t group = h->heads / h->kv_heads, parts = parts_of(h->kv_heads, committed, f->threads), tasks = h->kv_heads * parts;
-    int64_t queries = tasks * padded(group * nodes, 16), width = padded(h->dim, 16);
-    float *sums = take(f, used, 4 * queries * (width + 2)), *bias = f->continued ? take(f, used, 4 * columns * nodes) : NULL;
+    int64_t sums = tasks * padded(group * queries, 16), width = padded(h->dim, 16);
+    float *mixed = take(f, used, 4 * sums * (width + 2)), *bias = f->continued ? take(f, used, 4 * columns * queries) : NULL;
     if (*used <= f->work_bytes) {
         unit *u = w->units + w->unit_count;
-        int32_t *count = w->nodes + w->unit_count;
-        *count = nodes;
         *u = (unit){.pages = f->pages + f->page_begins[lane], .first_row = first, .first_task = w->tasks, .bias = bias,
-                    .committed = committed, .nodes = columns};
-        u->c = (call){.query = w->query + item_of(h) * first * h->heads * h->dim, .mixed = sums,
-                      .largest = sums + queries * width, .total = sums + queries * (width + 1), .bias = bias, .nodes = count,
-                      .committed = &u->committed, .query_strides = {0, h->dim, h->heads * h->dim},
+                    .committed = committed, .columns = columns, .queries = queries};
+        u->c = (call){.query = w->query + item_of(h) * first * h->heads * h->dim, .mixed = mixed,
+                      .largest = mixed + sums * width, .total = mixed + sums * (width + 1), .bias = bias,
+                      .nodes = &u->queries, .committed = &u->committed, .query_strides = {0, h->dim, h->heads * h->dim},
                       .key_strides = {0, 0, h->dim}, .value_strides = {0, 0, h->dim}, .batch = 1, .kv_heads = h->kv_heads,
-                      .group = group, .width = nodes, .columns = columns, .dim = h->dim, .value_dim = h->dim, .parts = parts,
-                      .dtype = h->pairs ? BFLOAT16 : FLOAT32, .factor = h->scale};
+                      .group = group, .width = queries, .columns = columns, .dim = h->dim, .value_dim = h->dim,
+                      .parts = parts, .dtype = h->pairs ? BFLOAT16 : FLOAT32, .factor = h->scale};
+        if (bias) fill_level(u, f->parents + f->flights[lane]);
     }
     w->unit_count++;
     w->tasks += tasks;
 }
 
-/* the units of a lane; with their memory if there is enough */
 static void add_units(const head *h, const forward *f, work *w, int64_t lane, int64_t *used) {
     int64_t n = rows_of(f, lane);
     if (f->continued) {
@@ -153,18 +149,9 @@ static void add_units(const head *h, const forward *f, work *w, int64_t lane, in
         return;
     }
     for (int64_t from = 0; from < n; from += UNIT) {
-        int64_t nodes = n - from < UNIT ? n - from : UNIT;
-        add_unit(h, f, w, lane, f->begins[lane] + from, nodes, f->committed[lane] + from, nodes, used);
+        int64_t queries = n - from < UNIT ? n - from : UNIT;
+        add_unit(h, f, w, lane, f->begins[lane] + from, queries, f->committed[lane] + from, queries, used);
     }
-}
-
-/* column by column, 0 where a node of the level sees it: itself and its ancestors in flight */
-static void fill_level(const head *h, const forward *f, const unit *u, int64_t lane) {
-    const int32_t *parents = f->parents + f->flights[lane];
-    int64_t nodes = *u->c.nodes, first = u->nodes - nodes;
-    for (int64_t i = 0; i < u->nodes * nodes; i++) u->bias[i] = -__builtin_inff();
-    for (int64_t node = 0; node < nodes; node++)
-        for (int64_t column = first + node; column >= 0; column = parents[column]) u->bias[column * nodes + node] = 0;
 }
 
 /* phases; each is entered by all threads, and left together */
@@ -349,8 +336,6 @@ int64_t run_head(const head *h, const forward *f) {
     lay_out(h, f, &w, &used);
     for (int64_t lane = 0; lane < f->lanes; lane++) add_units(h, f, &w, lane, &used);
     if (used > f->work_bytes) return used;
-    for (int64_t lane = 0, n = 0; f->continued && lane < f->lanes; lane++)
-        if (rows_of(f, lane)) fill_level(h, f, w.units + n++, lane);
     int failed = 0;
     w.way = h->pairs ? IN_PAIRS : IN_FLOATS;
 #if defined(HAS_AMX)
