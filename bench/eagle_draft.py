@@ -5,12 +5,12 @@
     python bench/eagle_draft.py --threads 2 --ways torch,int8 --depths 3
 
 Ways are "torch", or a format of the weights of the engine "native" (C): "bf16", "int8", "int4". A lane of 300 tokens
-drafts its first tree again and again. `head_ms` is what runs inside the head: with torch embedding, fc, layer and output
-layer; with C the whole calls, which also choose the best candidates. `rest_ms` is the rest of a draft: with torch the best
-candidates of every level, and with both the tree, the cache and the tables of a call. Trees of a random head are of
-different depths; only drafts with the most passes of the head that occurred count. Times are the best of these drafts in
-milliseconds: other programs on the machine can only add to them; `..._median_ms` say what to expect. One line per way and
-depth, and the last line is one JSON object.
+drafts its first tree again and again. `head_ms` is what runs inside the head: with torch embedding, fc, layer and
+output layer; with C the whole calls, which also choose the best candidates. `rest_ms` is the rest of a draft: with
+torch the best candidates of every level, and with both the tree, the cache and the tables of a call. Trees of a random
+head are of different depths; only drafts with the most passes of the head that occurred count. Times are the best of
+these drafts in milliseconds: other programs on the machine can only add to them; `..._median_ms` say what to expect.
+One line per way and depth, and the last line is one JSON object.
 """
 
 from __future__ import annotations

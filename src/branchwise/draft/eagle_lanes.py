@@ -61,7 +61,7 @@ def lanes_for(
         raise ValueError(f"weights={weights!r} are a format of engine='native', got engine={engine!r}")
     if engine == "native" and wanted > MOST_CANDIDATES:
         raise NativeUnavailable(
-            f"the engine 'native' gives at most {MOST_CANDIDATES} candidates of a node, not {wanted}: use engine='torch'"
+            f"the engine 'native' gives at most {MOST_CANDIDATES} candidates of a node, not {wanted}; use 'torch'"
         )
     if engine == "auto":
         can = wanted <= MOST_CANDIDATES and why_not_native(head) is None and head_library().multiplies_bfloat16

@@ -1,7 +1,7 @@
 """An EAGLE head as branchwise's own C runs it (`native_head/`): weights packed in the order of reading.
 
-Knows an `EagleHead`, formats and addresses; the arithmetic is in C, compiled on first use (`native.kernel`) and called by
-ctypes. Every layout that `EagleConfig` knows has its place there. Knows no lane: the caller says where rows lie.
+Knows an `EagleHead`, formats and addresses; the arithmetic is in C, compiled on first use (`native.kernel`) and called
+by ctypes. Every layout that `EagleConfig` knows has its place there. Knows no lane: the caller says where rows lie.
 
 Weights are a copy of the head's: those of a head that is being trained would be old at once, so such a head stays with
 torch, as one does on a GPU, in float64, without a compiler, or on a processor that does not multiply bfloat16.
@@ -31,7 +31,7 @@ from .head_lanes import Candidates
 from .top_native import TOP_SOURCES
 
 _SOURCES = Path(__file__).with_name("native_head")
-#: format of the weights where nobody says: read fastest without changing what is drafted
+#: format of the weights where nobody says
 WEIGHTS = "int8"
 #: most candidates of a node
 MOST_CANDIDATES = 64
@@ -105,7 +105,9 @@ class NativeHead:
     Args:
         head: the head; it must have borrowed what it lacks. Embeddings are read where they lie.
         page_rows: rows of a block of the cache.
-        weights: "bf16", "int8", "int4" or, for exact comparisons, "f32", which is multiplied in float32.
+        weights: "bf16", "int8", "int4" or, for exact comparisons, "f32", which is multiplied in float32. Where the
+            matrix unit multiplies bytes, "int8" also rounds what was normalised to 8 bits, with a scale per row; the
+            matrices that read other rows (fc, down) are then kept in bfloat16.
 
     Raises:
         NativeUnavailable: see `why_not_native`; or there is no bfloat16.
@@ -127,6 +129,8 @@ class NativeHead:
         self.outputs = len(head.output[0])
         self._target_ids = None if head.target_ids is None else head.target_ids.tolist()
         self._library = head_library().library
+        assert self._library is not None, "who has no reason has a library"
+        self._in_digits = weights == "int8" and self._library.multiplies_digits() > 0
         linears = [m for m in head.modules() if isinstance(m, nn.Linear) and m is not head.lm_head]
         numbers = sum(linear.weight.numel() for linear in linears) + head.output[0].numel()
         self._parts = NativeParts(6 * numbers + (1 << 20))  # never written, never there: room for padding costs nothing
@@ -138,8 +142,8 @@ class NativeHead:
             layers=(_Layer * len(layers))(*layers),
             fuse=fuse if config.version == 3 else MatrixStruct(),
             join=fuse if config.version == 1 else MatrixStruct(),
-            beside=MatrixStruct() if head.embedding_residual is None else self._matrix(head.embedding_residual),
-            rows=self._parts.matrix(self._packed(head.output[0]), _floats(head.output[1])),
+            beside=MatrixStruct() if head.embedding_residual is None else self._matrix(head.embedding_residual, True),
+            rows=self._parts.matrix(self._packed(head.output[0], True), _floats(head.output[1])),
             together=self._norm(head.input_norm),
             last=self._norm(head.norm),
             each=(NormStruct * len(each))(*each) if each else None,
@@ -214,7 +218,7 @@ class NativeHead:
         return [pairs[at : at + wanted] for at in range(0, len(pairs), wanted)]
 
     def _call(self, call: _Forward) -> None:
-        assert self._library is not None, "checked when it was made"
+        assert self._library is not None
         while True:
             call.work, call.work_bytes = self._work.data_ptr(), self._work.numel()
             lacking = self._library.run_head(ctypes.byref(self._head), ctypes.byref(call))
@@ -244,14 +248,16 @@ class NativeHead:
     def _layer(self, layer: HeadLayer) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
         hidden = layer.hidden_norm if layer.reads_embeddings else layer.input_layernorm
+        reads_normed = hidden is not None
         three = [attention.q_proj, attention.k_proj, attention.v_proj]
         return _Layer(
             qkv=self._parts.matrix(
-                stack([self._packed(linear.weight) for linear in three]), stacked_bias([_linear(x) for x in three])
+                stack([self._packed(linear.weight, reads_normed) for linear in three]),
+                stacked_bias([_linear(x) for x in three]),
             ),
-            output=self._matrix(attention.o_proj),
+            output=self._matrix(attention.o_proj, True),
             gate_up=self._parts.matrix(
-                pair_up(self._packed(mlp.gate_proj.weight), self._packed(mlp.up_proj.weight)),
+                pair_up(self._packed(mlp.gate_proj.weight, True), self._packed(mlp.up_proj.weight, True)),
                 paired_bias(_linear(mlp.gate_proj), _linear(mlp.up_proj)),
             ),
             down=self._matrix(mlp.down_proj),
@@ -263,13 +269,22 @@ class NativeHead:
             keeps_normed=layer.reads_embeddings and layer.norm_before_residual,
         )
 
-    def _packed(self, weight: Tensor) -> Packed:
+    def _packed(self, weight: Tensor, even: bool = False) -> Packed:
+        """A matrix as it is kept.
+
+        Args:
+            weight: ``[O, I]``.
+            even: whether the rows it reads have no numbers far larger than the others.
+        """
         if self.weights in _DTYPES:
             return Packed.of(weight.detach().to(_DTYPES[self.weights]))
-        return Packed.of(quantise(weight.detach(), self.weights))
+        if not self._in_digits or even:
+            packed = Packed.of(quantise(weight.detach(), self.weights))
+            return packed.in_digits() if self._in_digits else packed
+        return Packed.of(weight.detach().bfloat16())
 
-    def _matrix(self, linear: nn.Linear) -> MatrixStruct:
-        return self._parts.matrix(self._packed(linear.weight), _floats(linear.bias))
+    def _matrix(self, linear: nn.Linear, even: bool = False) -> MatrixStruct:
+        return self._parts.matrix(self._packed(linear.weight, even), _floats(linear.bias))
 
     def _norm(self, norm: nn.RMSNorm | None) -> NormStruct:
         if norm is None:

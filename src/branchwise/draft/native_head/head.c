@@ -26,7 +26,6 @@
  */
 #include "pages.h"
 
-#include "linear.h"
 #include "rows.h"
 #include "strips.h"
 #include "top.h"
@@ -87,6 +86,12 @@ static int64_t rows_of(const forward *f, int64_t lane) { return f->begins[lane +
 
 static int64_t flight_of(const forward *f, int64_t lane) { return f->flights[lane + 1] - f->flights[lane]; }
 
+/* bytes of rows of numbers, whatever multiplies them */
+static int64_t numbers_of(const head *h, int64_t rows, int64_t width) {
+    int64_t as_they_are = item_of(h) * rows * 32 * steps_of(width), in_digits = rows / 16 * digits_bytes(width);
+    return as_they_are > in_digits ? as_they_are : in_digits;
+}
+
 /* the next bytes of the work memory; an address that may not be used where there is not enough */
 static void *take(const forward *f, int64_t *used, int64_t bytes) {
     char *at = f->work + *used;
@@ -106,16 +111,18 @@ static void lay_out(const head *h, const forward *f, work *w, int64_t *used) {
     w->residual = take(f, used, 4 * rows * h->hidden);
     w->qkv = take(f, used, 4 * rows * outputs);
     w->attended = take(f, used, 4 * rows * heads);
-    w->inputs = take(f, used, item * rows * 32 * steps_of(w->widest));
-    w->beside = take(f, used, item * rows * 32 * steps_of(h->hidden));
+    w->inputs = take(f, used, numbers_of(h, rows, w->widest));
+    w->beside = take(f, used, numbers_of(h, rows, h->hidden));
     w->query = take(f, used, item * rows * heads);
-    w->mixed = take(f, used, item * rows * 32 * steps_of(heads));
-    w->inner = take(f, used, item * rows * 32 * steps_of(h->inner));
-    w->last = take(f, used, item * wanted * 32 * steps_of(h->hidden));
+    w->mixed = take(f, used, numbers_of(h, rows, heads));
+    w->inner = take(f, used, numbers_of(h, rows, h->inner));
+    w->last = take(f, used, numbers_of(h, wanted, h->hidden));
     w->logits = take(f, used, 4 * f->wanted_count * h->rows.outputs);
     w->parts = take(f, used, f->wanted_count * w->part_count * sizeof(top_part));
-    /* of each thread: an unpacked strip or 16 rows on their way to be numbers, and the sums of all rows with a strip */
-    w->thread_floats = 16 * 32 * steps_of(w->widest) + 32 * (rows > wanted ? rows : wanted);
+    /* of each thread: an unpacked strip or 16 rows on their way to be numbers, and the sums of all rows with a strip, or
+       those 16 rows in 8 bits */
+    int64_t panel = 512 * steps_of(w->widest), sums = 32 * (rows > wanted ? rows : wanted);
+    w->thread_floats = panel + (sums > 4 * padded(w->widest, 64) ? sums : 4 * padded(w->widest, 64));
     w->threads = take(f, used, 4 * f->threads * w->thread_floats);
     w->units = take(f, used, (f->lanes + w->rows / UNIT + 1) * sizeof(unit));
 }
@@ -166,7 +173,7 @@ static void fuse_rows(const head *h, const forward *f, const work *w, int64_t fi
         for (int64_t i = 0; h->each && i < h->features; i++)
             norm_row(at + i * part, at + i * part, h->each[i].weight, h->each[i].epsilon, part);
     }
-    put_rows(w->inputs, first, rows, steps_of(width), mine, width, w->way);
+    put_inputs(&h->fuse, w->inputs, first, rows, mine, width, w->way, mine + 16 * width);
 }
 
 static void first_phase(const head *h, const forward *f, const work *w, float *mine) {
@@ -178,7 +185,7 @@ static void first_phase(const head *h, const forward *f, const work *w, float *m
         for (int64_t r = 0; r < rows; r++)
             widen_row(embedded + r * h->hidden, h->embedding + item * f->tokens[first + r] * h->hidden, h->hidden,
                       h->embedding_dtype);
-        if (h->beside.values) put_rows(w->beside, first, rows, steps_of(h->hidden), embedded, h->hidden, w->way);
+        if (h->beside.values) put_inputs(&h->beside, w->beside, first, rows, embedded, h->hidden, w->way, mine);
         if (!f->continued && h->fuse.values) fuse_rows(h, f, w, first, rows, mine);
         for (int64_t r = 0; r < rows && !(!f->continued && h->fuse.values); r++) {
             float *to = residual + r * h->hidden;
@@ -188,8 +195,9 @@ static void first_phase(const head *h, const forward *f, const work *w, float *m
     }
 }
 
-/* rows that are multiplied next: the embedding if it is read, and the hidden state */
-static void input_phase(const head *h, const work *w, norm of_embedding, norm of_hidden, int both, int keeps_normed, float *mine) {
+/* rows that a matrix multiplies next: the embedding if it is read, and the hidden state */
+static void input_phase(const head *h, const work *w, const matrix *m, norm of_embedding, norm of_hidden, int both,
+                        int keeps_normed, float *mine) {
     int64_t n = h->hidden, width = both ? 2 * n : n;
 #pragma omp for
     for (int64_t first = 0; first < w->rows; first += 16) {
@@ -206,7 +214,7 @@ static void input_phase(const head *h, const work *w, norm of_embedding, norm of
             else memcpy(to, residual, 4 * n);
             if (keeps_normed) memcpy(residual, to, 4 * n);
         }
-        put_rows(w->inputs, first, rows, steps_of(width), mine, width, w->way);
+        put_inputs(m, w->inputs, first, rows, mine, width, w->way, mine + 16 * width);
     }
 }
 
@@ -248,7 +256,7 @@ static int attention_phase(const work *w, const paged_rows *rows) {
     return failed;
 }
 
-static void merge_phase(const head *h, const work *w) {
+static void merge_phase(const head *h, const work *w, const matrix *m, float *mine) {
     int64_t heads = h->heads * h->dim, group = h->heads / h->kv_heads;
 #pragma omp for
     for (int64_t first = 0; first < w->rows; first += 16) {
@@ -257,11 +265,11 @@ static void merge_phase(const head *h, const work *w) {
             const unit *u = w->units + w->unit_count - 1;
             while (u->first_row > row) u--;
             for (int64_t number = 0; number < h->heads; number++) {
-                int64_t m = number % group * u->c.width + row - u->first_row;
-                merge_row(&u->c, number / group, m, (char *)(w->attended + row * heads + number * h->dim), FLOAT32);
+                int64_t query = number % group * u->c.width + row - u->first_row;
+                merge_row(&u->c, number / group, query, (char *)(w->attended + row * heads + number * h->dim), FLOAT32);
             }
         }
-        put_rows(w->mixed, first, rows, steps_of(heads), w->attended + first * heads, heads, w->way);
+        put_inputs(m, w->mixed, first, rows, w->attended + first * heads, heads, w->way, mine);
     }
 }
 
@@ -270,14 +278,14 @@ static int run_layer(const head *h, const forward *f, const work *w, int64_t ind
     paged_rows rows = {f->pool + 2 * index * f->plane_bytes, f->pool + (2 * index + 1) * f->plane_bytes, h->page_rows,
                        f->page_bytes};
     norm none = {0};
-    input_phase(h, w, l->of_embedding, l->of_hidden, l->of_embedding.weight != NULL, l->keeps_normed, mine);
+    input_phase(h, w, &l->qkv, l->of_embedding, l->of_hidden, l->of_embedding.weight != NULL, l->keeps_normed, mine);
     strip_phase(w->way, &l->qkv, w->inputs, w->rows, STORE, w->qkv, mine);
     place_phase(h, f, w, l, &rows);
     if (!f->wanted_count && index == h->count - 1) return 0; /* a prompt: nobody looks further than its keys and values */
     int failed = attention_phase(w, &rows);
-    merge_phase(h, w);
+    merge_phase(h, w, &l->output, mine);
     strip_phase(w->way, &l->output, w->mixed, w->rows, ADD, w->residual, mine);
-    input_phase(h, w, none, l->before_mlp, 0, 0, mine);
+    input_phase(h, w, &l->gate_up, none, l->before_mlp, 0, 0, mine);
     gate_phase(w->way, &l->gate_up, w->inputs, w->rows, h->inner, SILU, w->inner, mine);
     strip_phase(w->way, &l->down, w->inner, w->rows, ADD, w->residual, mine);
     return failed;
@@ -285,13 +293,18 @@ static int run_layer(const head *h, const forward *f, const work *w, int64_t ind
 
 /* hidden states to go on from, and the last norm as numbers */
 static void last_phase(const head *h, const forward *f, const work *w, float *mine) {
-#pragma omp for schedule(static, 16)
-    for (int64_t i = 0; i < f->wanted_count; i++) {
-        const float *residual = w->residual + f->wanted[i] * h->hidden;
-        if (h->last.weight) norm_row(mine, residual, h->last.weight, h->last.epsilon, h->hidden);
-        else memcpy(mine, residual, 4 * h->hidden);
-        memcpy(f->states + i * h->hidden, h->goes_on_normed ? mine : residual, 4 * h->hidden);
-        put_row(w->last, i, steps_of(h->hidden), mine, h->hidden, w->way);
+    int64_t n = h->hidden;
+#pragma omp for
+    for (int64_t first = 0; first < f->wanted_count; first += 16) {
+        int64_t rows = f->wanted_count - first < 16 ? f->wanted_count - first : 16;
+        for (int64_t r = 0; r < rows; r++) {
+            const float *residual = w->residual + f->wanted[first + r] * n;
+            float *normed = mine + r * n;
+            if (h->last.weight) norm_row(normed, residual, h->last.weight, h->last.epsilon, n);
+            else memcpy(normed, residual, 4 * n);
+            memcpy(f->states + (first + r) * n, h->goes_on_normed ? normed : residual, 4 * n);
+        }
+        put_inputs(&h->rows, w->last, first, rows, mine, n, w->way, mine + 16 * n);
     }
 }
 
@@ -317,7 +330,7 @@ static int run_all(const head *h, const forward *f, const work *w, float *mine) 
     first_phase(h, f, w, mine);
     if (!f->continued && h->fuse.values) strip_phase(w->way, &h->fuse, w->inputs, w->rows, STORE, w->residual, mine);
     if (h->join.values) {
-        input_phase(h, w, (norm){0}, (norm){0}, 1, 0, mine);
+        input_phase(h, w, &h->join, (norm){0}, (norm){0}, 1, 0, mine);
         strip_phase(w->way, &h->join, w->inputs, w->rows, STORE, w->residual, mine);
     }
     for (int64_t index = 0; index < h->count; index++) failed |= run_layer(h, f, w, index, mine);

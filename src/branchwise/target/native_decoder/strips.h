@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "linear.h"
+#include "digits.h"
 #include "rows.h"
 
 enum { STORE, ADD };
@@ -15,7 +15,7 @@ static void strip_phase(int way, const matrix *m, const char *x, int64_t rows, i
     float *sums = mine + 512 * m->steps;
 #pragma omp for schedule(static) /* what a thread reads should lie in one piece */
     for (int64_t strip = 0; strip < m->strips; strip++) {
-        multiply_strip(m, strip, x, rows, way, mine, sums);
+        multiply_inputs(m, strip, x, rows, way, mine, sums);
         finish_strip(m, strip, rows, sums);
         for (int64_t first = STRIP * strip; first < STRIP * (strip + 1) && first < m->outputs; first += 16)
             for (int64_t row = 0; row < rows; row += 16) {
@@ -41,7 +41,7 @@ static void gate_phase(int way, const matrix *m, const char *x, int64_t rows, in
     int64_t steps = padded(inner, 32) / 32;
 #pragma omp for schedule(static)
     for (int64_t strip = 0; strip < m->strips; strip++) {
-        multiply_strip(m, strip, x, rows, way, mine, all);
+        multiply_inputs(m, strip, x, rows, way, mine, all);
         finish_strip(m, strip, rows, all);
         for (int64_t row = 0; row < rows; row += 16) {
             float *sums = all + row / CHUNK * STRIP * CHUNK + row % CHUNK;
