@@ -185,7 +185,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEP, min_size=3, max_size=14))
 def test_any_order_of_steps(heads, steps):
     both = Both(heads["speculators_qwen3"])
@@ -258,10 +258,10 @@ def compiled_anew() -> Iterator[None]:
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("flags", [("-mno-amx-bf16",), ("-march=x86-64",)])
-def test_processors_without_some_instructions(flags, monkeypatch, tmp_path):
+def test_processors_without_some_instructions(flags, heads, monkeypatch, tmp_path):
     monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path))
     monkeypatch.setattr(kernel, "_FLAGS", (*kernel._FLAGS, *flags))
-    both = Both(wide_head())
+    both = Both(heads["specforge"])
     run_steps(both)
     assert both.furthest < 2e-4
     if head_library().multiplies_bfloat16:

@@ -131,9 +131,7 @@ class NativeHead:
         self._library = head_library().library
         assert self._library is not None, "who has no reason has a library"
         self._in_digits = weights == "int8" and self._library.multiplies_digits() > 0
-        linears = [m for m in head.modules() if isinstance(m, nn.Linear) and m is not head.lm_head]
-        numbers = sum(linear.weight.numel() for linear in linears) + head.output[0].numel()
-        self._parts = NativeParts(6 * numbers + (1 << 20))  # never written, never there: room for padding costs nothing
+        self._parts = NativeParts(_room(head, 4 if weights == "f32" else 2))
         layers = [self._layer(layer) for layer in head.layers if isinstance(layer, HeadLayer)]
         each = [self._norm(norm) for norm in head.fc_norm or () if isinstance(norm, nn.RMSNorm)]
         fuse = self._matrix(head.fc)
@@ -162,18 +160,19 @@ class NativeHead:
             goes_on_normed=config.norm_output,
             scale=config.head_dim**-0.5 * log2(e),
         )
-        self._work = torch.empty(0, dtype=torch.uint8)
-        self._turns = torch.empty(2, 0, config.head_dim)
-        self.states = torch.empty(0, config.hidden_size)
+        # sizes and addresses beside the tensors: to ask those takes longer than the rest of a call
+        self._work, self._work_bytes = torch.empty(0, dtype=torch.uint8), 0
+        self._turns, self._positions, self._turn_places = torch.empty(0), 0, (0, 0)
+        self._states, self._state_rows = torch.empty(0, config.hidden_size), 0
 
     def run(
         self, tables: Mapping[str, Sequence[int]], pool: Tensor, features: Tensor | None = None, wanted: int = 0
     ) -> list[Candidates]:
-        """One forward; it leaves the hidden states of the wanted rows in `states`, for the next.
+        """One forward; the hidden states of the wanted rows stay, for the next.
 
         Args:
-            tables: int32 numbers by name, see `forward` in head.c. Without features, rows go on from those of `states`
-                that "continued" names.
+            tables: int32 numbers by name, see `forward` in head.c. Without features, rows go on from those hidden states of
+                the forward before that "continued" names.
             pool: keys and values ``[2 L, blocks, K, R, D]``; those of the rows are written.
             features: ``[T, F * h_t]`` of committed rows.
             wanted: candidates of every row in ``tables["wanted"]``, at most `MOST_CANDIDATES`.
@@ -185,7 +184,7 @@ class NativeHead:
             MemoryError: there is none for so many rows.
         """
         rows = len(tables["wanted"])
-        turns, states = self._turns_to(max(tables["positions"])), self._states_for(rows)
+        self._reach(max(tables["positions"]), rows)
         flat, places = array("i"), {}
         for name, table in tables.items():
             places[name] = len(flat)
@@ -195,9 +194,9 @@ class NativeHead:
         call = _Forward(
             **{name: start + 4 * at for name, at in places.items()},
             pool=pool.data_ptr(),
-            states=states.data_ptr(),
-            cosines=turns[0].data_ptr(),
-            sines=turns[1].data_ptr(),
+            states=self._states.data_ptr(),
+            cosines=self._turn_places[0],
+            sines=self._turn_places[1],
             logp=logp.buffer_info()[0],
             found=found.buffer_info()[0],
             plane_bytes=pool.stride(0) * pool.element_size(),
@@ -220,28 +219,26 @@ class NativeHead:
     def _call(self, call: _Forward) -> None:
         assert self._library is not None
         while True:
-            call.work, call.work_bytes = self._work.data_ptr(), self._work.numel()
+            call.work, call.work_bytes = self._work.data_ptr(), self._work_bytes
             lacking = self._library.run_head(ctypes.byref(self._head), ctypes.byref(call))
             if lacking <= 0:
                 break
-            self._work = torch.empty(lacking + lacking // 4, dtype=torch.uint8)
+            self._work_bytes = lacking + lacking // 4
+            self._work = torch.empty(self._work_bytes, dtype=torch.uint8)
         if lacking:
             raise MemoryError("no memory for a forward of the head")
 
-    def _turns_to(self, position: int) -> Tensor:
-        """Cosines and sines ``[2, positions, D]`` that reach as far."""
-        if position >= self._turns.shape[1]:
-            known = _POSITIONS * (1 + position // _POSITIONS)
-            tables = self.head.rotary.tables(torch.arange(known), torch.float32)
-            self._turns = torch.stack([torch.cat((half, half), dim=1) for half in tables])
-        return self._turns
-
-    def _states_for(self, rows: int) -> Tensor:
-        if rows > len(self.states):
+    def _reach(self, position: int, rows: int) -> None:
+        """Makes the tables of cosines and sines reach as far, and room for the hidden states of so many rows."""
+        if position >= self._positions:
+            self._positions = _POSITIONS * (1 + position // _POSITIONS)
+            halves = self.head.rotary.tables(torch.arange(self._positions), torch.float32)
+            self._turns = torch.stack([torch.cat((half, half), dim=1) for half in halves])  # [2, positions, D]
+            self._turn_places = (self._turns[0].data_ptr(), self._turns[1].data_ptr())
+        if rows > self._state_rows:
             grown = torch.zeros(2 * rows, self.head.config.hidden_size)
-            grown[: len(self.states)] = self.states
-            self.states = grown
-        return self.states
+            grown[: self._state_rows] = self._states
+            self._states, self._state_rows = grown, 2 * rows
 
     # structures
 
@@ -291,6 +288,13 @@ class NativeHead:
             return NormStruct(None, 0.0)
         assert norm.eps is not None
         return self._parts.norm(Norm(norm.weight.detach().float(), norm.eps))
+
+
+def _room(head: EagleHead, item_bytes: int) -> int:
+    """Bytes of all matrices at most: strips of 32 outputs, of which a matrix in two parts may waste one more."""
+    weights = [m.weight for m in head.modules() if isinstance(m, nn.Linear) and m is not head.lm_head]
+    shapes = [weight.shape for weight in (*weights, head.output[0])]
+    return sum((outputs + 64) * (inputs + 63) * item_bytes for outputs, inputs in shapes)
 
 
 def _floats(bias: Tensor | None) -> Tensor | None:

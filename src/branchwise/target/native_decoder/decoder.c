@@ -276,7 +276,7 @@ int64_t decode(const decoder *d, const forward *f) {
         for (int64_t index = 0; index < d->count; index++) failed |= run_layer(d, f, &w, index, mine);
         norm_phase(d, &w, d->layers[d->count - 1].after_mlp, (norm){0}, NULL, mine);
         last_phase(d, f, &w, mine);
-        if (f->wanted_count) strip_phase(&w, &d->head, w.last, f->wanted_count, STORE, f->logits, mine);
+        if (f->wanted_count) strip_phase(w.way, &d->head, w.last, f->wanted_count, STORE, f->logits, mine);
 #if defined(HAS_AMX)
         if (w.way == IN_TILES) _tile_release();
 #endif

@@ -21,6 +21,7 @@ enum { DIGITS = NIBBLES + 1 }; /* a format of `matrix`, beside linear.h's */
 #endif
 
 #define DIGIT_STEP 64
+#define DIGITS_AHEAD 2048 /* bytes of weights that are asked for before they are needed */
 
 /* of a tile of 16 rows */
 static int64_t digits_bytes(int64_t numbers) { return 128 + 1024 * (padded(numbers, DIGIT_STEP) / DIGIT_STEP); }
@@ -70,7 +71,7 @@ static void multiply_digits(const matrix *w, int64_t strip, const char *x, int64
         const char *weights = w->values + strip * w->steps * 2048, *numbers = x + 128;
         open_sums();
         for (int64_t step = 0; step < w->steps; step++, weights += 2048, numbers += 1024) {
-            for (int at = 0; at < 2048; at += 64) __builtin_prefetch(weights + AHEAD + at, 0, 3);
+            for (int at = 0; at < 2048; at += 64) __builtin_prefetch(weights + DIGITS_AHEAD + at, 0, 3);
             _tile_loadd(4, weights, 64);
             _tile_loadd(5, weights + 1024, 64);
             _tile_loadd(6, numbers, 64);
