@@ -141,7 +141,7 @@ class NativeHead:
             fuse=fuse if config.version == 3 else MatrixStruct(),
             join=fuse if config.version == 1 else MatrixStruct(),
             beside=MatrixStruct() if head.embedding_residual is None else self._matrix(head.embedding_residual, True),
-            rows=self._parts.matrix(self._packed(head.output[0], True), _floats(head.output[1])),
+            rows=self._parts.matrix(self._packed(head.output[0], head.norm is not None), _floats(head.output[1])),
             together=self._norm(head.input_norm),
             last=self._norm(head.norm),
             each=(NormStruct * len(each))(*each) if each else None,
@@ -171,8 +171,8 @@ class NativeHead:
         """One forward; the hidden states of the wanted rows stay, for the next.
 
         Args:
-            tables: int32 numbers by name, see `forward` in head.c. Without features, rows go on from those hidden states of
-                the forward before that "continued" names.
+            tables: int32 numbers by name, see `forward` in head.c. Without features, rows go on from those states
+                of the forward before that "continued" names.
             pool: keys and values ``[2 L, blocks, K, R, D]``; those of the rows are written.
             features: ``[T, F * h_t]`` of committed rows.
             wanted: candidates of every row in ``tables["wanted"]``, at most `MOST_CANDIDATES`.
