@@ -411,6 +411,7 @@ def test_the_engine_is_chosen_by_what_the_head_is(heads, tmp_path, monkeypatch):
     assert EagleDrafter(wide_head(torch.bfloat16)).engine == fast
     assert EagleDrafter(load_eagle_head(eagle3().write(tmp_path), EXACT)).engine == "torch"  # float64
     assert EagleDrafter(wide_head(), width=65).engine == "torch"
+    assert EagleDrafter(head, attention="reference").engine == "torch"
     assert EagleDrafter(wide_head().requires_grad_(True)).engine == "torch"
     nothing = native_head.NativeLibrary(None, "there is no C compiler (cc, gcc or clang)")
     monkeypatch.setattr(native_head, "head_library", lambda: nothing)
@@ -426,6 +427,8 @@ def test_an_engine_that_was_asked_for_and_cannot_is_an_error(heads, tmp_path):
         EagleDrafter(wide_head().requires_grad_(True), engine="native")
     with pytest.raises(NativeUnavailable, match="at most 64 candidates of a node, not 65"):
         EagleDrafter(wide_head(), engine="native", width=65)
+    with pytest.raises(ValueError, match="attention='folded' is a backend of engine='torch'"):
+        EagleDrafter(wide_head(), engine="native", attention="folded")
     with pytest.raises(ValueError, match="one of auto, native, torch, got 'gpu'"):
         EagleDrafter(heads["eagle3"], engine="gpu")
     with pytest.raises(ValueError, match="one of f32, bf16, int8, int4, got 'int2'"):

@@ -46,24 +46,27 @@ def lanes_for(
     Args:
         head: the head.
         wanted: candidates of a node at most.
-        attention: of torch.
+        attention: of torch; "auto" where C may run the head.
         engine: one of `ENGINES`. "auto" takes C for a head on a CPU in float32, bfloat16 or float16 that is not being
             trained, where there is a compiler and the processor multiplies bfloat16; torch for all others.
         weights: of the native engine.
 
     Raises:
-        ValueError: there is no such engine, or weights were chosen for another than "native".
+        ValueError: there is no such engine, or weights were chosen for torch, or an attention backend for C.
         NativeUnavailable: the native engine was asked for and cannot run this head.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if weights is not None and engine != "native":
         raise ValueError(f"weights={weights!r} are a format of engine='native', got engine={engine!r}")
+    if attention != "auto" and engine == "native":
+        raise ValueError(f"attention={attention!r} is a backend of engine='torch', got engine='native'")
     if engine == "native" and wanted > MOST_CANDIDATES:
         raise NativeUnavailable(
             f"the engine 'native' gives at most {MOST_CANDIDATES} candidates of a node, not {wanted}; use 'torch'"
         )
     if engine == "auto":
-        can = wanted <= MOST_CANDIDATES and why_not_native(head) is None and head_library().multiplies_bfloat16
+        can = attention == "auto" and wanted <= MOST_CANDIDATES
+        can = can and why_not_native(head) is None and head_library().multiplies_bfloat16
         engine = "native" if can else "torch"
     return NativeLanes(head, weights or WEIGHTS) if engine == "native" else HeadLanes(head, attention)
