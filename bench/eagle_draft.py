@@ -1,13 +1,16 @@
-"""What an EAGLE draft costs: the head's own passes, and everything around them.
+"""What an EAGLE draft costs: the head's own passes, and everything around them, by the engine that runs the head.
 
     python bench/eagle_draft.py --threads 2 --head path/to/head --model MODEL
     python bench/eagle_draft.py --threads 2                    a random head of the default model's size
+    python bench/eagle_draft.py --threads 2 --ways torch,int8 --depths 3
 
-A lane of 300 tokens drafts its first tree again and again. `head_ms` is what runs inside the head (embedding,
-fc, layer, output layer), `rest_ms` the rest of a draft: the best candidates of every level, the tree, masks and caches.
-Trees of a random head are of different depths; only drafts with the most passes of the head that occurred count.
-Times are the best of these drafts in milliseconds: other programs on the machine can only add to them. The last line
-is one JSON object; `rest_median_ms` says what to expect.
+Ways are "torch", or a format of the weights of the engine "native" (C): "bf16", "int8", "int4". A lane of 300 tokens
+drafts its first tree again and again. `head_ms` is what runs inside the head: with torch embedding, fc, layer and
+output layer; with C the whole calls, which also choose the best candidates. `rest_ms` is the rest of a draft: with
+torch the best candidates of every level, and with both the tree, the cache and the tables of a call. Trees of a random
+head are of different depths; only drafts with the most passes of the head that occurred count. Times are the best of
+these drafts in milliseconds: other programs on the machine can only add to them; `..._median_ms` say what to expect.
+One line per way and depth, and the last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -25,6 +29,7 @@ import torch
 from branchwise.draft.eagle import EagleDrafter
 from branchwise.draft.eagle_config import EagleConfig
 from branchwise.draft.eagle_head import EagleHead
+from branchwise.draft.native_lanes import NativeLanes
 from branchwise.draft.protocol import DraftContext
 
 CONTEXT = 300
@@ -55,6 +60,7 @@ def random_head(draft_vocab_size: int, dtype: torch.dtype) -> EagleHead:
         own_embeddings=True,
         own_output=True,
         norm_each=True,
+        embedding_residual=True,
     )
     torch.manual_seed(0)
     head = EagleHead(config, (2, 15, 27)).to(dtype).eval().requires_grad_(False)
@@ -64,51 +70,72 @@ def random_head(draft_vocab_size: int, dtype: torch.dtype) -> EagleHead:
     return head
 
 
-def measure(head: EagleHead, budget: int, depth: int, width: int, repeats: int) -> dict[str, Any]:
+def measure(head: EagleHead, way: str, budget: int, depth: int, width: int, repeats: int) -> dict[str, Any]:
     """The times of a draft, and the size of the last one."""
-    drafter = EagleDrafter(head, depth=depth, width=width)
+    engine: dict[str, Any] = {"engine": "torch"} if way == "torch" else {"engine": "native", "weights": way}
+    drafter = EagleDrafter(head, depth=depth, width=width, **engine)
     inside = Inside()
-    for part in PARTS:
-        setattr(head, part, _timed(getattr(head, part), inside))
 
     def features(tokens: int) -> dict[int, torch.Tensor]:
         width = head.config.target_hidden_size
         return {layer: torch.randn(tokens, width).to(head.fc.weight) for layer in drafter.feature_layers}
 
+    torch.manual_seed(1)
     tokens = torch.randint(0, head.config.vocab_size, (CONTEXT,)).tolist()
-    context = DraftContext(tokens, head.config.vocab_size, features(CONTEXT - 1))
-    state = drafter.start(context)
+    given, fresh = features(CONTEXT - 1), features(1)
     drafts, draft = [], None  # passes, seconds in all and seconds in the head
-    for _ in range(repeats):
-        inside.seconds, inside.passes = 0.0, 0
-        began = time.perf_counter()
-        (draft,) = drafter.propose([state], [context], [budget])
-        drafts.append((inside.passes, time.perf_counter() - began, inside.seconds))
-        drafter.finish(state)
-        tokens = tokens[:CONTEXT]
-        context = DraftContext(tokens, head.config.vocab_size, features(CONTEXT - 1))
-        state = drafter.start(context)
+    with _watched(drafter, inside):
+        for _ in range(repeats):
+            context = DraftContext(list(tokens), head.config.vocab_size, given)
+            state = drafter.start(context)
+            drafter.propose([state], [context], [2])  # what is left of the prompt
+            context.tokens.append(tokens[0])
+            context.features = fresh
+            inside.seconds, inside.passes = 0.0, 0
+            began = time.perf_counter()
+            (draft,) = drafter.propose([state], [context], [budget])
+            drafts.append((inside.passes, time.perf_counter() - began, inside.seconds))
+            drafter.finish(state)
     assert draft is not None
     most = max(passes for passes, _, _ in drafts)
     deepest = [times for passes, *times in drafts if passes == most]
-    rest = [total - part for total, part in deepest]
+    columns = {
+        "total": [total for total, _ in deepest],
+        "head": [part for _, part in deepest],
+        "rest": [total - part for total, part in deepest],
+    }
     return {
+        "way": way,
+        "depth": depth,
         "nodes": len(draft.tree),
         "passes": most,
         "drafts": len(deepest),
-        "total_ms": round(min(total for total, _ in deepest) * 1e3, 3),
-        "head_ms": round(min(part for _, part in deepest) * 1e3, 3),
-        "rest_ms": round(min(rest) * 1e3, 3),
-        "rest_median_ms": round(median(rest) * 1e3, 3),
+        **{f"{name}_ms": round(min(times) * 1e3, 3) for name, times in columns.items()},
+        **{f"{name}_median_ms": round(median(times) * 1e3, 3) for name, times in columns.items()},
     }
 
 
-def _timed(call: Callable[..., torch.Tensor], inside: Inside) -> Callable[..., torch.Tensor]:
-    def run(*arguments: Any) -> torch.Tensor:
+@contextmanager
+def _watched(drafter: EagleDrafter, inside: Inside) -> Iterator[None]:
+    """Counts what the head does, until the end of the block."""
+    lanes = drafter._lanes
+    owner: Any = lanes.native if isinstance(lanes, NativeLanes) else drafter.head
+    parts = ("_call",) if isinstance(lanes, NativeLanes) else PARTS
+    for part in parts:
+        setattr(owner, part, _timed(getattr(owner, part), inside, counts=part == parts[-1]))
+    try:
+        yield
+    finally:
+        for part in parts:
+            delattr(owner, part)
+
+
+def _timed(call: Callable[..., Any], inside: Inside, counts: bool) -> Callable[..., Any]:
+    def run(*arguments: Any) -> Any:
         began = time.perf_counter()
         result = call(*arguments)
         inside.seconds += time.perf_counter() - began
-        inside.passes += call.__name__ == "logits"
+        inside.passes += counts
         return result
 
     return run
@@ -118,12 +145,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--head", help="folder of a head; needs --model")
     parser.add_argument("--model", help="its target")
-    parser.add_argument("--draft-vocab", type=int, default=8192, help="of the random head")
+    parser.add_argument("--draft-vocab", type=int, default=16384, help="of the random head")
     parser.add_argument("--dtype", default="bfloat16", help="of the random head")
+    parser.add_argument("--ways", default="torch,bf16,int8,int4", help="comma between")
+    parser.add_argument("--depths", default="1,2,3,4,5", help="comma between")
     parser.add_argument("--budget", type=int, default=33)
-    parser.add_argument("--depth", type=int, default=5)
     parser.add_argument("--width", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -134,9 +162,14 @@ def main() -> int:
         head = load_eagle_head(given.head, load(given.model)[0])
     else:
         head = random_head(given.draft_vocab, getattr(torch, given.dtype))
+    found = []
     with torch.no_grad():
-        found = measure(head, given.budget, given.depth, given.width, given.repeats)
-    print(json.dumps({"bench": "eagle_draft", "threads": given.threads, "torch": torch.__version__} | found))
+        for way in given.ways.split(","):
+            for depth in map(int, given.depths.split(",")):
+                found.append(measure(head, way, given.budget, depth, given.width, given.repeats))
+                print(" ".join(f"{name}={value}" for name, value in found[-1].items()), flush=True)
+    facts = {"bench": "eagle_draft", "threads": given.threads, "torch": torch.__version__}
+    print(json.dumps(facts | {"dtype": str(head.fc.weight.dtype), "width": given.width, "drafts": found}))
     return 0
 
 

@@ -72,10 +72,11 @@ def test_unrolled_steps_are_the_levels_of_a_draft(model: Any, published_only: bo
             lane = lanes.open(40)
             # row t: the target's features at t, the token at t + 1
             committed = CommittedRows(tokens[1 : anchor + 2], features[: anchor + 1])
-            torch.testing.assert_close(steps[0][row, anchor], lanes.read({lane: committed})[lane][0])
+            lanes.read({lane: committed})
+            torch.testing.assert_close(steps[0][row, anchor], lanes._last.hidden[0, 0])
             for step in (1, 2):
-                level = lanes.extend({lane: [(tokens[anchor + 1 + step], 0)]})[lane]
-                torch.testing.assert_close(steps[step][row, anchor], level[0])
+                lanes.extend({lane: [(tokens[anchor + 1 + step], 0)]}, 1)
+                torch.testing.assert_close(steps[step][row, anchor], lanes._last.hidden[0, 0])
 
 
 @pytest.mark.parametrize("causal", [False, True])

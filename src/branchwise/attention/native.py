@@ -19,7 +19,7 @@ from ..cache.packing import Packing
 from ..native.kernel import Kernel, load_kernel
 from .layout import TreeLayout
 
-_SOURCE = Path(__file__).parent / "native_kernel" / "kernel.c"
+NATIVE_SOURCES = Path(__file__).parent / "native_kernel"
 _LOG2_E = log2(e)
 NATIVE_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _LEAST_PART = 512
@@ -169,7 +169,7 @@ def choose_parts(pairs: int, longest: int, threads: int) -> int:
 @cache
 def native() -> Kernel:
     """Compiles the kernel if need be, and loads it; once per process."""
-    kernel = load_kernel(_SOURCE)
+    kernel = load_kernel(NATIVE_SOURCES / "kernel.c")
     if kernel.library is None:
         return kernel
     way = _BFLOAT16[kernel.library.bfloat16_way()]

@@ -23,18 +23,15 @@ from transformers import PreTrainedModel
 from ..verify.proposal import DraftTree
 from .best_first import check_budget
 from .eagle_head import EagleHead
+from .eagle_lanes import Lanes, lanes_for
 from .eagle_load import load_eagle_head
 from .expand import Expansion
-from .head_lanes import CHUNK, CommittedRows, HeadLanes
+from .head_lanes import CHUNK, Candidates, CommittedRows
 from .levels import LevelRule
 from .protocol import DraftContext, StepRecord
-from .top_tokens import likeliest_tokens
 
 #: levels of a tree at most where nobody says how many
 MOST_LEVELS = 6
-
-#: candidates of one node: token and log-probability given the node
-Candidates = list[tuple[int, float]]
 
 
 @dataclass
@@ -64,16 +61,28 @@ class EagleDrafter:
         head: the head, see `load_eagle_head`; it must have borrowed what it lacks.
         depth: levels of the tree, one forward of the head each; ``"auto"``: as many as pay, `MOST_LEVELS` at most.
         width: nodes run per level and candidates taken below each.
-        attention: name of the attention backend, or ``"auto"``.
+        attention: name of torch's attention backend, or ``"auto"``.
+        engine: what runs the head: "torch", "native" (C, on a CPU), or ``"auto"``: the faster one that can.
+        weights: format of the native engine's weights, see `NativeHead`; its own choice if absent.
 
     Raises:
-        ValueError: depth or width is below 1, or depth is another word.
+        ValueError: depth or width is below 1, or depth, engine or weights are another word.
+        NativeUnavailable: the native engine was asked for and cannot run this head.
     """
 
     name = "eagle"
     costs_forwards = True
 
-    def __init__(self, head: EagleHead, *, depth: int | str = "auto", width: int = 8, attention: str = "auto") -> None:
+    def __init__(
+        self,
+        head: EagleHead,
+        *,
+        depth: int | str = "auto",
+        width: int = 8,
+        attention: str = "auto",
+        engine: str = "auto",
+        weights: str | None = None,
+    ) -> None:
         if isinstance(depth, str) and depth != "auto":
             raise ValueError(f"depth is a number of levels or 'auto', got {depth!r}")
         self._levels = LevelRule() if depth == "auto" else None
@@ -83,8 +92,8 @@ class EagleDrafter:
             if value < 1:
                 raise ValueError(f"an EAGLE drafter needs {label} >= 1, got {value}")
         self.feature_layers = tuple(sorted(set(head.feature_layers)))  # small targets: one layer may count twice
-        self._lanes = HeadLanes(head, attention)
-        self._target_ids = None if head.target_ids is None else head.target_ids.tolist()
+        self._wanted = min(width, len(head.output[0]))  # candidates below a node
+        self._lanes: Lanes = lanes_for(head, self._wanted, attention=attention, engine=engine, weights=weights)
 
     @classmethod
     def load(
@@ -103,6 +112,11 @@ class EagleDrafter:
     def head(self) -> EagleHead:
         """The head."""
         return self._lanes.head
+
+    @property
+    def engine(self) -> str:
+        """What runs the head: "torch" or "native"."""
+        return self._lanes.engine
 
     @torch.no_grad()
     def start(self, context: DraftContext) -> EagleState:
@@ -141,22 +155,21 @@ class EagleDrafter:
         growing = [i for i, expansion in enumerate(expansions) if expansion.max_depth > 0 and expansion.budget > 1]
         if growing and self._levels is not None:
             self._levels.begin()
-        hidden = self._roots(growing, states, contexts)
+        found = self._roots(growing, states, contexts)
         depth = 0
-        while hidden:
+        while found:
             depth += 1
-            rows = self._candidates(hidden, expansions, contexts)
             nodes = {}
-            for i in hidden:
+            for i, rows in found.items():
                 above = {path: row for row, (_, path) in enumerate(expansions[i].frontier)}
-                expansions[i].take(rows[i])
+                expansions[i].take(_legal(rows, expansions[i], contexts[i]))
                 if expansions[i].frontier:
                     nodes[i] = [(path[-1], above[path[:-1]]) for _, path in expansions[i].frontier]
             if self._levels is not None:
                 self._levels.ran(depth)
             if nodes and not self._pays(depth, {i: expansions[i] for i in nodes}, states):
                 break
-            hidden = self._run_level(nodes, states)
+            found = self._run_level(nodes, states)
         self._lanes.rollback()
         return [
             expansion.tree(context.tokens[-1], self.name)
@@ -224,50 +237,37 @@ class EagleDrafter:
 
     def _roots(
         self, growing: Sequence[int], states: Sequence[EagleState], contexts: Sequence[DraftContext]
-    ) -> dict[int, Tensor]:
-        """Reads what waits, the root last: the head's hidden state ``[1, h]`` there, of every lane that may grow."""
+    ) -> dict[int, list[Candidates]]:
+        """Reads what waits, the root last: what may follow it, of every lane that may grow."""
         if not growing:
             return {}
         for i in growing:
             self._read_ahead(states[i], contexts[i], leave=CHUNK)
-        lanes = {states[i].lane: i for i in growing}
-        hidden = self._lanes.read(
-            {lane: self._rows(states[i], contexts[i], states[i].waiting) for lane, i in lanes.items()}
-        )
-        return {lanes[lane]: rows for lane, rows in hidden.items()}
+        rows = {states[i].lane: self._rows(states[i], contexts[i], states[i].waiting) for i in growing}
+        found = _checked(self._lanes.read(rows, self._wanted))
+        return {i: found[states[i].lane] for i in growing}
 
     def _run_level(
         self, nodes: Mapping[int, Sequence[tuple[int, int]]], states: Sequence[EagleState]
-    ) -> dict[int, Tensor]:
-        """Runs the frontiers of the lanes that still grow: hidden states ``[n, h]``."""
+    ) -> dict[int, list[Candidates]]:
+        """Runs the frontiers of the lanes that still grow: what may follow every node, in frontier order."""
         if not nodes:
             return {}
-        hidden = self._lanes.extend({states[i].lane: level for i, level in nodes.items()})
-        return {i: hidden[states[i].lane] for i in nodes}
-
-    def _candidates(
-        self, hidden: dict[int, Tensor], expansions: Sequence[Expansion], contexts: Sequence[DraftContext]
-    ) -> dict[int, list[Candidates]]:
-        """What may follow every node that was just run, in frontier order: one selection for all lanes."""
-        frontiers = list(hidden.values())
-        together = torch.cat(frontiers) if len(frontiers) > 1 else frontiers[0]
-        logits = self.head.logits(together)  # [all frontiers, draft vocabulary]
-        likeliest = likeliest_tokens(logits, min(self.width, logits.shape[1]), self._target_ids)
-        if any(isnan(row[0][1]) for row in likeliest):
-            raise ValueError("the head's probabilities are not numbers")
-        children, at = {}, 0
-        for i, frontier in hidden.items():
-            children[i] = likeliest[at : at + len(frontier)]
-            at += len(frontier)
-            if contexts[i].grammar is not None:
-                children[i] = _legal(children[i], expansions[i], contexts[i])
-        return children
+        found = _checked(self._lanes.extend({states[i].lane: level for i, level in nodes.items()}, self._wanted))
+        return {i: found[states[i].lane] for i in nodes}
 
 
-def _legal(rows: Sequence[Candidates], expansion: Expansion, context: DraftContext) -> list[Candidates]:
+def _checked(found: dict[int, list[Candidates]]) -> dict[int, list[Candidates]]:
+    if any(isnan(row[0][1]) for rows in found.values() for row in rows):
+        raise ValueError("the head's probabilities are not numbers")
+    return found
+
+
+def _legal(rows: Sequence[Candidates], expansion: Expansion, context: DraftContext) -> Sequence[Candidates]:
     """Candidates below each frontier node that the lane's grammar allows."""
     grammar = context.grammar
-    assert grammar is not None
+    if grammar is None:
+        return rows
     return [
         [(token, logp) for token, logp in row if grammar.allows(path, token)]
         for (_, path), row in zip(expansion.frontier, rows, strict=True)

@@ -72,11 +72,26 @@ class EagleHead(nn.Module):
         """
         self._embedding, self._output = embedding, output
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Embeddings ``[..., h]`` of target tokens ``[...]``."""
+    @property
+    def embedding(self) -> Tensor:
+        """Of target tokens: ``[V, h]``."""
         weight = self.embed_tokens.weight if self.embed_tokens is not None else self._embedding
         assert weight is not None, "a head without embeddings must borrow the target's"
-        return functional.embedding(tokens, weight)
+        return weight
+
+    @property
+    def output(self) -> tuple[Tensor, Tensor | None]:
+        """The output layer: weight ``[draft vocabulary, h]`` and bias."""
+        if self.lm_head is not None:
+            return self.lm_head.weight, None
+        if self.config.tied_output and self.embed_tokens is not None:
+            return self.embed_tokens.weight, None
+        assert self._output is not None, "a head without an output layer must borrow the target's"
+        return self._output
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Embeddings ``[..., h]`` of target tokens ``[...]``."""
+        return functional.embedding(tokens, self.embedding)
 
     def fuse(self, features: Tensor) -> Tensor:
         """Hidden states of the target ``[..., F * h_t]`` to the head's own width ``[..., h]``."""
@@ -114,12 +129,7 @@ class EagleHead(nn.Module):
         """Of the tokens two positions after the features: ``[..., h]`` to ``[..., draft vocabulary]``."""
         if self.norm is not None and not self.config.norm_output:
             hidden = self.norm(hidden)
-        if self.lm_head is not None:
-            return self.lm_head(hidden)
-        if self.config.tied_output and self.embed_tokens is not None:
-            return functional.linear(hidden, self.embed_tokens.weight)
-        assert self._output is not None, "a head without an output layer must borrow the target's"
-        return functional.linear(hidden, *self._output)
+        return functional.linear(hidden, *self.output)
 
 
 class HeadLayer(nn.Module):

@@ -1,4 +1,4 @@
-"""Running a head for several lanes at once: its keys and values, and where every lane is.
+"""Running a head in torch for several lanes at once: its keys and values, and where every lane is.
 
 Knows rows, levels and which hidden state a node continues. Does not know which tokens are drafted, nor why.
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 import torch
 from torch import Tensor
@@ -27,7 +27,10 @@ from ..attention.registry import get_backend
 from ..cache import TreeCache
 from ..tree import TokenTree
 from .eagle_head import EagleHead
+from .top_tokens import likeliest_tokens
 
+#: candidates of one node: token and log-probability given the node
+Candidates = list[tuple[int, float]]
 #: rows per forward while a prompt is read
 CHUNK = 512
 
@@ -70,6 +73,8 @@ class HeadLanes:
         attention: name of the attention backend, or ``"auto"``.
     """
 
+    engine = "torch"
+
     def __init__(self, head: EagleHead, attention: str = "auto") -> None:
         self.head = head
         self.cache = TreeCache([None] * head.config.layers)
@@ -77,6 +82,7 @@ class HeadLanes:
         self._scale = head.config.head_dim**-0.5
         weight = head.fc.weight
         self._device, self._dtype = weight.device, weight.dtype
+        self._target_ids = None if head.target_ids is None else head.target_ids.tolist()
         self._last: _Level | None = None
 
     def open(self, expected_rows: int) -> int:
@@ -93,11 +99,16 @@ class HeadLanes:
         self.cache.rollback()
         self._last = None
 
-    def read(self, rows: Mapping[int, CommittedRows]) -> dict[int, Tensor]:
+    def read(self, rows: Mapping[int, CommittedRows], wanted: int = 0) -> dict[int, list[Candidates]]:
         """Adds committed rows, in one forward for all lanes.
 
+        Args:
+            rows: of every lane that has new ones.
+            wanted: candidates after the last new row of each lane, at most as many as the draft vocabulary has tokens;
+                0 for a prompt that goes on.
+
         Returns:
-            per lane the head's hidden state ``[1, h]`` at its last new row.
+            per lane one row of candidates, the likeliest first; nothing if none are wanted.
         """
         slots = [self.cache.slot(lane) for lane in rows]
         span = range(min(slots), max(slots) + 1)
@@ -123,17 +134,18 @@ class HeadLanes:
         else:
             last = torch.stack([hidden[row, count - 1 : count] for row, count in enumerate(counts)])  # [B, 1, h]
         self._last = _Level(lanes, span, last, None)
-        return {lane: last[row] for row, lane in enumerate(lanes) if lane in rows}
+        return self._candidates({lane: last[row] for row, lane in enumerate(lanes) if lane in rows}, wanted)
 
-    def extend(self, nodes: Mapping[int, Sequence[tuple[int, int]]]) -> dict[int, Tensor]:
+    def extend(self, nodes: Mapping[int, Sequence[tuple[int, int]]], wanted: int) -> dict[int, list[Candidates]]:
         """Runs the next level of every named lane's tree, in one forward.
 
         Args:
             nodes: lane -> token and parent of each node; the parent is the number of a node of the level before (0, the
                 root, for the first level). Only lanes of the last `read` may be named.
+            wanted: as for `read`.
 
         Returns:
-            per lane the head's hidden states ``[n, h]`` at its nodes.
+            per lane the candidates after each of its nodes.
         """
         above = self._last
         assert above is not None, "a tree grows below rows that were read"
@@ -156,11 +168,21 @@ class HeadLanes:
         hidden = self._run(numbers[0], numbers[2], continued, layout)
         self._last = _Level(above.lanes, above.slots, hidden, layout)
         whole = min(counts) == width
-        return {
+        states = {
             lane: hidden[row] if whole else hidden[row, : counts[row]]
             for row, lane in enumerate(above.lanes)
             if lane in nodes
         }
+        return self._candidates(states, wanted)
+
+    def _candidates(self, hidden: Mapping[int, Tensor], wanted: int) -> dict[int, list[Candidates]]:
+        """What may follow the rows ``[n, h]`` of each lane: one selection for all lanes."""
+        if not wanted:
+            return {}
+        states = list(hidden.values())
+        logits = self.head.logits(torch.cat(states) if len(states) > 1 else states[0])  # [all rows, draft vocabulary]
+        likeliest = iter(likeliest_tokens(logits, wanted, self._target_ids))
+        return {lane: list(islice(likeliest, len(rows))) for lane, rows in hidden.items()}
 
     def _numbers(self, *tables: Sequence[Sequence[int]]) -> Tensor:
         """Tables of one shape as int64 ``[tables, ...]`` on the device, in one transfer."""

@@ -90,12 +90,16 @@ class HeadRotary:
         self._scale = float(table.attention_scaling)
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> Turn:
-        """How to turn ``positions`` ``[B, N]``; angles are float32 as in transformers, or float64 for float64."""
+        """How to turn ``positions`` ``[B, N]``."""
+        return Turn(*(table[:, None] for table in self.tables(positions, dtype)))
+
+    def tables(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines ``[..., D / 2]`` of positions, with angles in float32 as in transformers, or in float64."""
         if self._frequencies.device != positions.device:
             self._frequencies = self._frequencies.to(positions.device)
         wide = torch.promote_types(dtype, torch.float32)
-        angles = positions[:, None, :, None].to(wide) * self._frequencies.to(wide)  # [B, 1, N, D / 2]
-        return Turn((angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype))
+        angles = positions[..., None].to(wide) * self._frequencies.to(wide)  # [..., D / 2]
+        return (angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype)
 
 
 def read_rope(config: HeadConfig) -> dict[str, Any]:

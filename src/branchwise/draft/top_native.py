@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..native.kernel import Kernel, load_kernel
 
-_SOURCE = Path(__file__).parent / "top_kernel" / "top.c"
+TOP_SOURCES = Path(__file__).parent / "top_kernel"
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 #: entries that are inserted one by one, each past those it beats; torch sorts more of them faster
 _MOST = 64
@@ -64,7 +64,7 @@ def native_top(logits: Tensor, k: int, *, as_log_probabilities: bool) -> tuple[a
 @cache
 def top_kernel() -> Kernel:
     """Compiles the kernel if need be, and loads it; once per process."""
-    kernel = load_kernel(_SOURCE)
+    kernel = load_kernel(TOP_SOURCES / "top.c")
     if kernel.library is not None:
         kernel.library.top_tokens.argtypes = (_ADDRESS, *[_NUMBER] * 7, *[_ADDRESS] * 2)
     return kernel

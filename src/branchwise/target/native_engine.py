@@ -17,27 +17,15 @@ import torch
 from torch import Tensor
 
 from ..native.kernel import load_kernel
-from .decoder_parts import Decoder, Layer, Linear, Norm
+from .decoder_parts import Decoder, Layer, Linear
 from .kept_memory import KeptMemory
-from .native_packing import BLOCK, Packed, Shelf, pack, pair_up, stack
+from .native_packing import Packed, pair_up, stack
+from .native_parts import MatrixStruct, NativeParts, NormStruct, paired_bias, stacked_bias
 from .quantised import Quantised
 
-_SOURCE = Path(__file__).with_name("native_decoder") / "decoder.c"
+DECODER_SOURCES = Path(__file__).with_name("native_decoder")
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 _TABLES = ("cosines", "sines")
-
-
-class _Matrix(ctypes.Structure):
-    """`matrix` in native_decoder/linear.h, field by field; so are the others, in decoder.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("values", "scale", "zero", "bias")),
-        *((name, ctypes.c_int64) for name in ("format", "strips", "steps", "outputs")),
-    )
-
-
-class _Norm(ctypes.Structure):
-    _fields_ = (("weight", ctypes.c_void_p), ("epsilon", ctypes.c_float))
 
 
 _MATRICES = ("qkv", "output", "gate_up", "down")
@@ -45,9 +33,11 @@ _NORMS = ("before_attention", "after_attention", "before_mlp", "after_mlp", "que
 
 
 class _Layer(ctypes.Structure):
+    """`layer` in native_decoder/decoder.c, field by field; so are the others."""
+
     _fields_ = (
-        *((name, _Matrix) for name in _MATRICES),
-        *((name, _Norm) for name in _NORMS),
+        *((name, MatrixStruct) for name in _MATRICES),
+        *((name, NormStruct) for name in _NORMS),
         *((name, ctypes.c_int64) for name in ("table", "window")),
     )
 
@@ -55,8 +45,8 @@ class _Layer(ctypes.Structure):
 class _Decoder(ctypes.Structure):
     _fields_ = (
         ("layers", ctypes.POINTER(_Layer)),
-        ("head", _Matrix),
-        ("last", _Norm),
+        ("head", MatrixStruct),
+        ("last", NormStruct),
         *((name, ctypes.c_int64) for name in ("count", "hidden", "inner", "heads", "kv_heads", "dim", "activation")),
         ("pairs", ctypes.c_int64),
         ("scale", ctypes.c_float),
@@ -98,7 +88,7 @@ class NativeLibrary:
 @cache
 def native_library() -> NativeLibrary:
     """Compiles it if need be, and loads it; once per process."""
-    kernel = load_kernel(_SOURCE)
+    kernel = load_kernel(DECODER_SOURCES / "decoder.c")
     if kernel.library is not None:
         kernel.library.decode.restype = ctypes.c_int64
     return NativeLibrary(kernel.library, kernel.reason)
@@ -157,18 +147,17 @@ class NativeDecoder:
     ) -> None:
         self._library = library
         self._threads = threads
-        self._keeps: list[Tensor] = []  # what the structures point into
         self._tables = list(decoder.rotary)
         self._matrices = matrices
         self._count = len(decoder.layers)
         self._outputs = len(decoder.head.weight)
-        self._shelf = Shelf(sum(self._packed(name, linear).packed_bytes for name, linear in decoder.linears()))
+        self._parts = NativeParts(sum(self._packed(name, linear).packed_bytes for name, linear in decoder.linears()))
         layers = (_Layer * self._count)(*(self._layer(i, layer) for i, layer in enumerate(decoder.layers)))
         first = decoder.layers[0].linears
         self._decoder = _Decoder(
             layers=layers,
-            head=self._matrix(self._packed("head", decoder.head), decoder.head.bias),
-            last=self._norm(decoder.norm),
+            head=self._parts.matrix(self._packed("head", decoder.head), decoder.head.bias),
+            last=self._parts.norm(decoder.norm),
             count=self._count,
             hidden=decoder.norm.weight.numel(),
             inner=len(first["gate"].weight),
@@ -253,14 +242,16 @@ class NativeDecoder:
         linears = layer.linears
         packed = {role: self._packed(f"layers.{index}.{role}", linear) for role, linear in linears.items()}
         return _Layer(
-            qkv=self._matrix(
+            qkv=self._parts.matrix(
                 stack([packed[role] for role in ("query", "key", "value")]),
-                _stacked_bias([linears[role] for role in ("query", "key", "value")]),
+                stacked_bias([linears[role] for role in ("query", "key", "value")]),
             ),
-            output=self._matrix(packed["output"], linears["output"].bias),
-            gate_up=self._matrix(pair_up(packed["gate"], packed["up"]), _paired_bias(linears["gate"], linears["up"])),
-            down=self._matrix(packed["down"], linears["down"].bias),
-            **{name: self._norm(getattr(layer, name)) for name in _NORMS},
+            output=self._parts.matrix(packed["output"], linears["output"].bias),
+            gate_up=self._parts.matrix(
+                pair_up(packed["gate"], packed["up"]), paired_bias(linears["gate"], linears["up"])
+            ),
+            down=self._parts.matrix(packed["down"], linears["down"].bias),
+            **{name: self._parts.norm(getattr(layer, name)) for name in _NORMS},
             table=-1 if layer.rotary is None else self._tables.index(layer.rotary),
             window=layer.window or 0,
         )
@@ -270,46 +261,6 @@ class NativeDecoder:
             return Packed.of(linear.weight.to(self._matrices))
         return Packed.of(self._matrices[name])
 
-    def _matrix(self, packed: Packed, bias: Tensor | None) -> _Matrix:
-        values = self._shelf.put(pack(packed))
-        return _Matrix(
-            values=self._kept(values),
-            scale=self._kept(packed.per_output("scale")),
-            zero=self._kept(packed.per_output("zero")),
-            bias=None if bias is None else self._kept(packed.padded(bias)),
-            format=packed.format,
-            strips=values.shape[0],
-            steps=values.shape[1],
-            outputs=packed.outputs,
-        )
-
-    def _norm(self, norm: Norm | None) -> _Norm:
-        return _Norm(None, 0.0) if norm is None else _Norm(self._kept(norm.weight), norm.epsilon)
-
-    def _kept(self, tensor: Tensor | None) -> int | None:
-        if tensor is None:
-            return None
-        self._keeps.append(tensor.contiguous())
-        return self._keeps[-1].data_ptr()
-
 
 def _addresses(row: Sequence[int | None]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(1, len(row)))(*row)
-
-
-def _stacked_bias(linears: Sequence[Linear]) -> Tensor | None:
-    if all(linear.bias is None for linear in linears):
-        return None
-    return torch.cat([_bias(linear) for linear in linears])
-
-
-def _paired_bias(gate: Linear, up: Linear) -> Tensor | None:
-    if gate.bias is None and up.bias is None:
-        return None
-    short = -len(gate.weight) % BLOCK
-    halves = [torch.nn.functional.pad(_bias(linear), (0, short)).view(-1, BLOCK) for linear in (gate, up)]
-    return torch.stack(halves, dim=1).flatten()
-
-
-def _bias(linear: Linear) -> Tensor:
-    return torch.zeros(len(linear.weight)) if linear.bias is None else linear.bias

@@ -1,14 +1,14 @@
-"""Matrices in the order in which native_decoder/linear.h reads them: strips of 32 outputs, steps of 32 inputs.
+"""Matrices in the order in which native_decoder/linear.h and digits.h read them: strips of 32 outputs, steps of inputs.
 
     numbers [O, I]  ->  [strips, steps, 2 blocks, bytes of 32 inputs x 16 outputs]
 
-Knows tensors; the layout itself is described in linear.h.
+Knows tensors; the layouts themselves are described there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,9 +21,11 @@ BLOCK = 16
 """Outputs of a block; two blocks make a strip."""
 STEP = GROUP
 """Inputs of a step: a group of 4-bit numbers is one step."""
-_FLOATS, _HALVES, _BYTES, _NIBBLES = range(4)
+DIGIT_STEP = 64
+"""Inputs of a step where bytes are multiplied as they are (digits.h)."""
+_FLOATS, _HALVES, _BYTES, _NIBBLES, _DIGITS = range(5)
 _FORMATS = {torch.float32: _FLOATS, torch.bfloat16: _HALVES}
-_RECORD_BYTES = (2048, 1024, 512, 320)
+_RECORD_BYTES = (2048, 1024, 512, 320, 1024)
 _LINE = 64
 """Bytes of a line of the processor's cache."""
 
@@ -54,6 +56,16 @@ class Packed:
         numbers = torch.stack((weight.values & 15, weight.values >> 4), dim=2).flatten(1)
         return cls(_NIBBLES, numbers, weight.scale, weight.zero)
 
+    def in_digits(self) -> Packed:
+        """8-bit numbers that are multiplied as they are, see digits.h."""
+        assert self.format == _BYTES, "only bytes are whole numbers of one scale per output"
+        return replace(self, format=_DIGITS)
+
+    @property
+    def step(self) -> int:
+        """Inputs of a step."""
+        return DIGIT_STEP if self.format == _DIGITS else STEP
+
     @property
     def outputs(self) -> int:
         """Rows O."""
@@ -64,7 +76,7 @@ class Packed:
         """Of what `pack` makes of it, stacked with others or not, at most."""
         outputs, inputs = self.numbers.shape
         blocks = -(-outputs // (2 * BLOCK)) * 2 + 2
-        return blocks * -(-inputs // STEP) * _RECORD_BYTES[self.format]
+        return blocks * -(-inputs // self.step) * _RECORD_BYTES[self.format]
 
     def padded(self, column: Tensor) -> Tensor:
         """A number per output, with zeros up to whole strips."""
@@ -72,7 +84,7 @@ class Packed:
 
     def per_output(self, name: str) -> Tensor | None:
         """Scales or zeros beside the values: only 8-bit numbers have them there."""
-        return self.padded(getattr(self, name)[:, 0]) if self.format == _BYTES else None
+        return self.padded(getattr(self, name)[:, 0]) if self.format in (_BYTES, _DIGITS) else None
 
 
 class Shelf:
@@ -119,8 +131,8 @@ def _joined(parts: Sequence[Packed], join: Callable[[list[Tensor]], Tensor]) -> 
 def pack(matrix: Packed) -> Tensor:
     """uint8 ``[strips, steps, 2, bytes of a record]``."""
     outputs, inputs = matrix.numbers.shape
-    numbers = pad(matrix.numbers, (0, -inputs % STEP, 0, -outputs % (2 * BLOCK)))
-    blocks = numbers.unflatten(1, (-1, STEP)).unflatten(0, (-1, 2, BLOCK)).permute(0, 3, 1, 2, 4)
+    numbers = pad(matrix.numbers, (0, -inputs % matrix.step, 0, -outputs % (2 * BLOCK)))
+    blocks = numbers.unflatten(1, (-1, matrix.step)).unflatten(0, (-1, 2, BLOCK)).permute(0, 3, 1, 2, 4)
     if matrix.format == _BYTES:
         # [strips, steps, 2, 8 pairs of outputs, 16 pairs of inputs, 2, 2]
         return blocks.unflatten(4, (-1, 2)).unflatten(3, (-1, 2)).transpose(4, 5).flatten(3)

@@ -20,18 +20,14 @@
 #include "attend.h"
 #include "linear.h"
 #include "rows.h"
+#include "strips.h"
 
 #include <omp.h>
 #if defined(__SSE2__)
 #include <xmmintrin.h>
 #endif
 
-/* native_engine.py's _Norm, _Layer, _Decoder and _Forward, field by field */
-typedef struct {
-    const float *weight; /* NULL for no norm */
-    float epsilon;
-} norm;
-
+/* native_engine.py's _Layer, _Decoder and _Forward, field by field */
 typedef struct {
     matrix qkv, output, gate_up, down;
     norm before_attention, after_attention, before_mlp, after_mlp, query_norm, key_norm;
@@ -167,53 +163,6 @@ static void norm_phase(const decoder *d, const work *w, norm after, norm before,
     }
 }
 
-enum { STORE, ADD };
-
-/* to [rows, outputs] = or += x W */
-static void strip_phase(const work *w, const matrix *m, const char *x, int64_t rows, int then, float *to, float *mine) {
-    float *sums = mine + 512 * m->steps;
-#pragma omp for schedule(static) /* what a thread reads should lie in one piece */
-    for (int64_t strip = 0; strip < m->strips; strip++) {
-        multiply_strip(m, strip, x, rows, w->way, mine, sums);
-        finish_strip(m, strip, rows, sums);
-        for (int64_t first = STRIP * strip; first < STRIP * (strip + 1) && first < m->outputs; first += 16)
-            for (int64_t row = 0; row < rows; row += 16) {
-                float turned[256];
-                int64_t some = rows - row < 16 ? rows - row : 16, count = m->outputs - first < 16 ? m->outputs - first : 16;
-                columns(sums + row / CHUNK * STRIP * CHUNK + first % STRIP * CHUNK + row % CHUNK, some, turned);
-                for (int64_t r = 0; r < some; r++) {
-                    float *out = to + (row + r) * m->outputs + first;
-                    if (then == STORE) memcpy(out, turned + 16 * r, 4 * count);
-                    else
-                        for (int64_t i = 0; i < count; i++) out[i] += turned[16 * r + i];
-                }
-            }
-    }
-}
-
-/* A strip has 16 gates and the 16 numbers that they let through: half of a step of what `down` reads. */
-static void gate_phase(const decoder *d, const work *w, const matrix *m, float *mine) {
-    static const float nothing[16 * CHUNK];
-    float *all = mine + 512 * m->steps;
-    int64_t steps = padded(d->inner, 32) / 32;
-#pragma omp for schedule(static)
-    for (int64_t strip = 0; strip < m->strips; strip++) {
-        multiply_strip(m, strip, w->normed, w->rows, w->way, mine, all);
-        finish_strip(m, strip, w->rows, all);
-        for (int64_t row = 0; row < w->rows; row += 16) {
-            float *sums = all + row / CHUNK * STRIP * CHUNK + row % CHUNK;
-            for (int64_t n = 0; n < 16; n++) {
-                vec *at = (vec *)(sums + CHUNK * n);
-                *at = gate(*at, d->activation) * *(const vec *)(sums + CHUNK * (16 + n));
-            }
-            int64_t rows = w->rows - row < 16 ? w->rows - row : 16;
-            put_block(w->inner, row, steps, strip, sums, rows, w->way);
-            /* the other half of the last step */
-            if (strip == m->strips - 1 && strip % 2 == 0) put_block(w->inner, row, steps, strip + 1, nothing, rows, w->way);
-        }
-    }
-}
-
 static int64_t place_of(const decoder *d, const forward *f, int64_t row, int64_t *at) {
     int64_t lane = 0;
     while (f->begins[lane + 1] <= row) lane++;
@@ -311,17 +260,17 @@ static int run_layer(const decoder *d, const forward *f, const work *w, int64_t 
                        l->window};
     norm none = {0};
     norm_phase(d, w, before ? before->after_mlp : none, l->before_attention, index ? f->features[index] : NULL, mine);
-    strip_phase(w, &l->qkv, w->normed, w->rows, STORE, w->qkv, mine);
+    strip_phase(w->way, &l->qkv, w->normed, w->rows, STORE, w->qkv, mine);
     if (!before || before->window != l->window) window_phase(w, l->window);
     place_phase(d, f, w, l, &rows);
     int failed = attention_phase(f, w, &rows);
     merge_phase(d, w);
     int later = l->after_attention.weight != NULL;
-    strip_phase(w, &l->output, w->mixed, w->rows, later ? STORE : ADD, later ? w->added : w->residual, mine);
+    strip_phase(w->way, &l->output, w->mixed, w->rows, later ? STORE : ADD, later ? w->added : w->residual, mine);
     norm_phase(d, w, l->after_attention, l->before_mlp, NULL, mine);
-    gate_phase(d, w, &l->gate_up, mine);
+    gate_phase(w->way, &l->gate_up, w->normed, w->rows, d->inner, d->activation, w->inner, mine);
     later = l->after_mlp.weight != NULL;
-    strip_phase(w, &l->down, w->inner, w->rows, later ? STORE : ADD, later ? w->added : w->residual, mine);
+    strip_phase(w->way, &l->down, w->inner, w->rows, later ? STORE : ADD, later ? w->added : w->residual, mine);
     return failed;
 }
 
@@ -371,7 +320,7 @@ int64_t decode(const decoder *d, const forward *f) {
         for (int64_t index = 0; index < d->count; index++) failed |= run_layer(d, f, &w, index, mine);
         norm_phase(d, &w, d->layers[d->count - 1].after_mlp, (norm){0}, NULL, mine);
         last_phase(d, f, &w, mine);
-        if (f->wanted_count) strip_phase(&w, &d->head, w.last, f->wanted_count, STORE, f->logits, mine);
+        if (f->wanted_count) strip_phase(w.way, &d->head, w.last, f->wanted_count, STORE, f->logits, mine);
 #if defined(HAS_AMX)
         if (w.way == IN_TILES) _tile_release();
 #endif

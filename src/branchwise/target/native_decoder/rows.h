@@ -7,6 +7,12 @@
 
 enum { SILU, GELU_TANH };
 
+/* native_engine.py's _Norm, field by field */
+typedef struct {
+    const float *weight; /* NULL for no norm */
+    float epsilon;
+} norm;
+
 /* count floats as numbers one after another */
 static void store_numbers(char *to, const float *from, int64_t count, int64_t pairs) {
     if (!pairs) {

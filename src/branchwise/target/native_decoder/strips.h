@@ -1,0 +1,58 @@
+/* Phases over the strips of a matrix: each is entered by all threads of a parallel region, and left together.
+ *
+ * A strip is one thread's, with all rows; `mine` is the thread's own memory: a panel of 512 floats per step, and behind it
+ * the sums of all rows with one strip. Knows matrices and gates; knows no decoder.
+ */
+#pragma once
+
+#include "digits.h"
+#include "rows.h"
+
+enum { STORE, ADD };
+
+/* to [rows, outputs] = or += x W */
+static void strip_phase(int way, const matrix *m, const char *x, int64_t rows, int then, float *to, float *mine) {
+    float *sums = mine + 512 * m->steps;
+#pragma omp for schedule(static) /* what a thread reads should lie in one piece */
+    for (int64_t strip = 0; strip < m->strips; strip++) {
+        multiply_inputs(m, strip, x, rows, way, mine, sums);
+        finish_strip(m, strip, rows, sums);
+        for (int64_t first = STRIP * strip; first < STRIP * (strip + 1) && first < m->outputs; first += 16)
+            for (int64_t row = 0; row < rows; row += 16) {
+                float turned[256];
+                int64_t some = rows - row < 16 ? rows - row : 16, count = m->outputs - first < 16 ? m->outputs - first : 16;
+                columns(sums + row / CHUNK * STRIP * CHUNK + first % STRIP * CHUNK + row % CHUNK, some, turned);
+                for (int64_t r = 0; r < some; r++) {
+                    float *out = to + (row + r) * m->outputs + first;
+                    if (then == STORE) memcpy(out, turned + 16 * r, 4 * count);
+                    else
+                        for (int64_t i = 0; i < count; i++) out[i] += turned[16 * r + i];
+                }
+            }
+    }
+}
+
+/* gated [rows, inner], as numbers, from a matrix in whose strips 16 gates come before the 16 numbers that they let
+   through: half of a step of what is read next. */
+static void gate_phase(int way, const matrix *m, const char *x, int64_t rows, int64_t inner, int64_t activation, char *gated,
+                       float *mine) {
+    static const float nothing[16 * CHUNK];
+    float *all = mine + 512 * m->steps;
+    int64_t steps = padded(inner, 32) / 32;
+#pragma omp for schedule(static)
+    for (int64_t strip = 0; strip < m->strips; strip++) {
+        multiply_inputs(m, strip, x, rows, way, mine, all);
+        finish_strip(m, strip, rows, all);
+        for (int64_t row = 0; row < rows; row += 16) {
+            float *sums = all + row / CHUNK * STRIP * CHUNK + row % CHUNK;
+            for (int64_t n = 0; n < 16; n++) {
+                vec *at = (vec *)(sums + CHUNK * n);
+                *at = gate(*at, activation) * *(const vec *)(sums + CHUNK * (16 + n));
+            }
+            int64_t some = rows - row < 16 ? rows - row : 16;
+            put_block(gated, row, steps, strip, sums, some, way);
+            /* the other half of the last step */
+            if (strip == m->strips - 1 && strip % 2 == 0) put_block(gated, row, steps, strip + 1, nothing, some, way);
+        }
+    }
+}
