@@ -240,3 +240,15 @@ LAYOUTS: dict[str, Callable[[], Published]] = {
     make.__name__: make
     for make in (eagle1, eagle1_borrowing, eagle3, specforge, speculators, speculators_qwen3, eagle3_1)
 }
+
+
+def friendly() -> Published:
+    """An EAGLE-1 head that knows its target a little: its output layer is the target's, so drafts are often right."""
+    made = LAYOUTS["eagle1"]()
+    with torch.no_grad():
+        made.tensors["fc.weight"].zero_()
+        made.tensors["fc.weight"][:, 32:] = torch.eye(32)
+        made.tensors["fc.bias"].zero_()
+        for name in ("self_attn.o_proj", "mlp.down_proj"):
+            made.tensors[f"layers.0.{name}.weight"].mul_(0.05)
+    return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from draft_steps import check_draft
-from eagle_folders import LAYOUTS, eagle3, eagle3_1
+from eagle_folders import LAYOUTS, eagle3, eagle3_1, friendly
 from torch.nn.functional import scaled_dot_product_attention
 
 from branchwise import BranchwiseWarning, Speculator
@@ -91,18 +91,6 @@ def test_trees_are_the_oracles_at_every_step_and_the_output_is_greedy(tmp_path, 
         tokens += record.tokens
 
 
-def friendly(model):
-    """An EAGLE-1 head that knows its target a little: its output layer is the target's, so drafts are often right."""
-    made = LAYOUTS["eagle1"]()
-    with torch.no_grad():
-        made.tensors["fc.weight"].zero_()
-        made.tensors["fc.weight"][:, 32:] = torch.eye(32)
-        made.tensors["fc.bias"].zero_()
-        for name in ("self_attn.o_proj", "mlp.down_proj"):
-            made.tensors[f"layers.0.{name}.weight"].mul_(0.05)
-    return made
-
-
 LANES = [("eagle1", QWEN2), ("eagle3", LLAMA), ("speculators_qwen3", LLAMA)]
 
 
@@ -138,7 +126,7 @@ def test_several_lanes_draft_as_the_oracle_and_are_given_back(tmp_path, layout, 
 def test_sampled_output_is_plain_sampling_with_the_same_seed(tmp_path, model, seed):
     settings = {"max_new_tokens": 24, "do_sample": True, "temperature": 0.7, "seed": seed}
     plain = Speculator(model, drafter="none").complete(PROMPT, **settings)
-    drafter = load(friendly(model).write(tmp_path), model, depth=4, width=4)
+    drafter = load(friendly().write(tmp_path), model, depth=4, width=4)
     output = Speculator(model, drafter=drafter, budget=17).complete(PROMPT, **settings)
     assert output.tokens == plain.tokens
     assert output.tokens_per_step > 1  # something was accepted, so runs of several tokens were read
@@ -159,7 +147,7 @@ class Alternately(AskRule):
 def test_in_one_tree_with_ngrams_the_output_is_plain_decoding(tmp_path, model, sample):
     settings = {"max_new_tokens": 24, "do_sample": sample, "seed": 3}
     plain = Speculator(model, drafter="none").complete(PROMPT, **settings)
-    drafter = load(friendly(model).write(tmp_path), model, depth=3, width=3)
+    drafter = load(friendly().write(tmp_path), model, depth=3, width=3)
     mixed = MixedDrafter([NgramSource(), DrafterSource(drafter)], ask=Alternately())
     output = Speculator(model, drafter=mixed, budget=12).complete(PROMPT, **settings)
     assert output.tokens == plain.tokens
@@ -273,7 +261,7 @@ def test_prompts_are_read_in_chunks(folder, monkeypatch):
 
 def test_the_cache_after_steps_is_the_rebuilt_one(tmp_path):
     model = LLAMA
-    folder = friendly(model).write(tmp_path)
+    folder = friendly().write(tmp_path)
     drafter = load(folder, model, depth=3, width=3)
     target = HuggingFaceTarget(model)
     lane = target.open()

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import pytest
 import torch
-from eagle_folders import LAYOUTS, eagle3
+from eagle_folders import LAYOUTS, eagle3, friendly
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -302,18 +302,6 @@ def test_a_lane_alone_and_in_company_agree_to_the_last_bit(weights):
 def native_drafter(tmp_path, made=None, **options) -> EagleDrafter:
     head = load_eagle_head((made or eagle3()).write(tmp_path / "head"), LLAMA, allow_pickle=True)
     return EagleDrafter(head, engine="native", **options)
-
-
-def friendly():
-    """An EAGLE-1 head that knows its target a little, so that drafts are often right."""
-    made = LAYOUTS["eagle1"]()
-    with torch.no_grad():
-        made.tensors["fc.weight"].zero_()
-        made.tensors["fc.weight"][:, 32:] = torch.eye(32)
-        made.tensors["fc.bias"].zero_()
-        for name in ("self_attn.o_proj", "mlp.down_proj"):
-            made.tensors[f"layers.0.{name}.weight"].mul_(0.05)
-    return made
 
 
 WEIGHTS = ["f32", *(["bf16", "int8", "int4"] if head_library().multiplies_bfloat16 else [])]
