@@ -14,7 +14,7 @@ from branchwise.decode.stopping import StopRules
 from branchwise.draft import DraftContext, DrafterSource, Evidence, MixedDrafter
 from branchwise.draft.asking import AskRule
 from branchwise.draft.drafter_source import DrafterSourceState
-from branchwise.draft.mixed import MixedState
+from branchwise.draft.mixture import MixedState
 from branchwise.draft.small_model import SmallModelState
 from branchwise.losslessness import outcomes
 from branchwise.target import HuggingFaceTarget

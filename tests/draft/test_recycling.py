@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from branchwise.draft import AdjacencyTable, DraftContext, MixedDrafter, RecyclingSource
-from branchwise.draft.recycling import COMMON_REFRESH, TOP_K
+from branchwise.draft.common_tokens import COMMON_REFRESH
+from branchwise.draft.recycling import TOP_K
 from branchwise.draft.top_tokens import BLOCK, SMALL_VOCABULARY, top_tokens
 from branchwise.tree import TokenTree
 from branchwise.verify.proposal import DraftTree
@@ -61,7 +62,7 @@ def test_every_verified_node_is_filed_under_its_token_and_pair():
     #   \ 7          5 is accepted, 7 and 6 are not; all four rows are filed
     score = bigram_scorer(20)
     tree = TokenTree((4, 5, 7, 6), (-1, 0, 0, 1))
-    source = RecyclingSource()
+    source = RecyclingSource(AdjacencyTable())
     context = DraftContext([3, 4], 20)
     state = source.start(context)
     source.begin([state], [context], [4])
@@ -87,17 +88,17 @@ def test_the_newest_logits_win_and_old_pairs_are_dropped():
 def test_common_tokens_are_the_most_written_ones_and_fade():
     table = AdjacencyTable()
     table.count([1])
-    assert table.common.weights == {1: 1.0}  # no waiting for the first ones
+    assert table.written.evidence.weights == {1: 1.0}  # no waiting for the first ones
     table.count([2, 2, 3] * 100)
-    assert list(table.common.weights)[:2] == [2, 3]
-    assert table.common.weights[2] / table.common.total == pytest.approx(2 / 3, abs=0.01)
+    assert list(table.written.evidence.weights)[:2] == [2, 3]
+    assert table.written.evidence.weights[2] / table.written.evidence.total == pytest.approx(2 / 3, abs=0.01)
     for _ in range(1000):
         table.count([4] * COMMON_REFRESH)
-    assert list(table.common.weights) == [4]
+    assert list(table.written.evidence.weights) == [4]
 
 
 def test_evidence_goes_from_pair_to_token_to_common_tokens():
-    source = RecyclingSource()
+    source = RecyclingSource(AdjacencyTable())
     source.table.put(3, 4, {5: 0.9, 6: 0.1})
     source.table.put(None, 4, {7: 0.6, 8: 0.4})
     source.table.count([9])
@@ -119,7 +120,7 @@ def test_a_kept_table_makes_the_next_request_start_warm():
 
 
 def test_a_record_without_output_teaches_nothing_and_harms_nothing():
-    source = RecyclingSource()
+    source = RecyclingSource(AdjacencyTable())
     context = DraftContext([3], 20)
     state = source.start(context)
     source.begin([state], [context], [4])

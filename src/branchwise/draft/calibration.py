@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from math import sqrt
 
@@ -22,10 +23,15 @@ class Calibration:
     """
 
     def __init__(self, strength: float = 4.0, memory: float = 256.0) -> None:
-        self._memory = memory
-        self._claimed = [strength] * BUCKETS
-        self._hits = [strength] * BUCKETS
-        self._ratio = [1.0] * (BUCKETS + 1)  # a claim of 1 has the last bucket's, see `correct`
+        self.memory = memory
+        self._claimed = array("d", [strength] * BUCKETS)
+        self._hits = array("d", [strength] * BUCKETS)
+        self._ratio = array("d", [1.0] * (BUCKETS + 1))  # a claim of 1 has the last bucket's, see `correct`
+
+    @property
+    def counts(self) -> tuple[array[float], array[float], array[float]]:
+        """What there is to change when something is learned: claims, hits and ratios, which keep their places."""
+        return self._claimed, self._hits, self._ratio
 
     def correct(self, claims: Mapping[int, float], sources: Mapping[int, str]) -> list[tuple[int, float, str]]:
         """Tokens, their claims as experience has them, at most 1, and their sources.
@@ -46,7 +52,7 @@ class Calibration:
         bucket = _bucket(claim)
         self._claimed[bucket] += claim
         self._hits[bucket] += hit
-        if self._claimed[bucket] > self._memory:
+        if self._claimed[bucket] > self.memory:
             self._claimed[bucket] *= 0.5
             self._hits[bucket] *= 0.5
         self._ratio[bucket] = self._hits[bucket] / self._claimed[bucket]

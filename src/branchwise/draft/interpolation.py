@@ -5,6 +5,7 @@ Knows probabilities only: no tokens, no tables.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 
@@ -27,10 +28,15 @@ class TrustWeights:
     UNSEEN = 1e-3
 
     def __init__(self, prior: Sequence[float], strength: float = 16.0, memory: float = 1024.0) -> None:
-        self.weights = list(prior)
-        self._memory = memory
-        self._hits = [weight * strength for weight in prior]
-        self._trials = [strength] * len(self.weights)
+        self.weights = array("d", prior)
+        self.memory = memory
+        self._hits = array("d", [weight * strength for weight in prior])
+        self._trials = array("d", [strength] * len(self.weights))
+
+    @property
+    def counts(self) -> tuple[array[float], array[float], array[float]]:
+        """What there is to change when something is learned: weights, hits and trials, which keep their places."""
+        return self.weights, self._hits, self._trials
 
     def learn(self, levels: Sequence[tuple[int, float]]) -> None:
         """Takes in one observed token: for each level found, strongest first, its kind and the share it gave it."""
@@ -43,7 +49,7 @@ class TrustWeights:
             responsible = self.weights[kind] * share / below[len(levels) - index]
             self._hits[kind] += arrived * responsible
             self._trials[kind] += arrived
-            if self._trials[kind] > self._memory:
+            if self._trials[kind] > self.memory:
                 self._hits[kind] *= 0.5
                 self._trials[kind] *= 0.5
             arrived *= 1.0 - responsible

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from .best_first import Path
+from .native_tables import NativeNgrams, mix_library
 from .protocol import DraftContext, StepRecord
 from .source import Evidence
 
@@ -65,6 +66,9 @@ class NgramTrie:
         return found
 
 
+#: what followed each suffix, in C where there is a compiler
+NgramTable = NgramTrie | NativeNgrams
+
 _SHORT_FIRST = tuple(reversed([*enumerate(ORDERS)]))
 _WEIGHT = itemgetter(1)
 
@@ -81,7 +85,10 @@ def _count(table: dict[int, Continuations], first_kind: int, suffix: int, token:
         faded = dict(sorted(faded.items(), key=_WEIGHT, reverse=True))
         if len(faded) > MAX_CONTINUATIONS:
             faded.popitem()
-    table[suffix] = Evidence(first_kind + (1 if len(faded) == 1 else 2), faded, sum(faded.values()))
+    total = 0.0
+    for weight in faded.values():  # one by one: `sum` rounds as it likes, and the table in C has the same numbers
+        total += weight
+    table[suffix] = Evidence(first_kind + (1 if len(faded) == 1 else 2), faded, total)
 
 
 def _starting_trust() -> tuple[float, ...]:
@@ -104,20 +111,25 @@ class NgramSource:
     feature_layers: tuple[int, ...] = ()
     trust = _starting_trust()
 
-    def start(self, context: DraftContext) -> NgramTrie:
+    def start(self, context: DraftContext) -> NgramTable:
         """Reads the prompt: the one call whose cost grows with it."""
-        trie = NgramTrie()
-        trie.extend(context.tokens)
-        return trie
+        library = mix_library()
+        table = NgramTrie() if library is None else NativeNgrams(library, ORDERS, RECENCY)
+        table.extend(context.tokens)
+        return table
 
-    def begin(self, states: Sequence[NgramTrie], contexts: Sequence[DraftContext], budgets: Sequence[int]) -> None:
+    def native_table(self, state: NgramTable) -> NativeNgrams | None:
+        """What `evidence` reads, if it is a table of C."""
+        return state if isinstance(state, NativeNgrams) else None
+
+    def begin(self, states: Sequence[NgramTable], contexts: Sequence[DraftContext], budgets: Sequence[int]) -> None:
         """Reads the tokens committed since the last step."""
-        for trie, context in zip(states, contexts, strict=True):
-            trie.extend(context.tokens[trie.seen :])
+        for table, context in zip(states, contexts, strict=True):
+            table.extend(context.tokens[table.seen :])
 
-    def evidence(self, state: NgramTrie, path: Path) -> list[Evidence]:
+    def evidence(self, state: NgramTable, path: Path) -> list[Evidence]:
         """The continuations of every suffix of the path."""
         return state.evidence(path)
 
-    def absorb(self, states: Sequence[NgramTrie], records: Sequence[StepRecord]) -> None:
+    def absorb(self, states: Sequence[NgramTable], records: Sequence[StepRecord]) -> None:
         """Nothing: committed tokens arrive through `begin`, and rejected ones were never written."""

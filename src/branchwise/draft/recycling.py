@@ -5,10 +5,13 @@ Knows token ids and logits. Does not know the text: a guess depends on the last 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from .best_first import Path
+from .common_tokens import CommonTokens
+from .native_tables import NativeAdjacency, mix_library
 from .protocol import DraftContext, StepRecord
 from .source import Evidence
 from .top_tokens import top_tokens
@@ -19,14 +22,6 @@ TOP_K = 8
 MAX_PAIRS = 32_768
 #: kinds of evidence per table: how sure of its first token the target was, in quarters
 SURENESS = 4
-#: the tokens the target writes most often, wherever: how many are proposed, after how many written tokens they are
-#: ranked again, and the factor all counts lose at each ranking
-COMMON_TOKENS = 32
-COMMON_REFRESH = 32
-COMMON_MEMORY = 0.99
-#: a count below this is forgotten at the next ranking
-COMMON_LEAST = 0.2
-
 #: the target's top tokens after some context, falling, with probabilities renormalised over them
 Row = dict[int, float]
 
@@ -41,10 +36,8 @@ class AdjacencyTable:
     def __init__(self, max_pairs: int = MAX_PAIRS) -> None:
         self.after_token: dict[int, Evidence] = {}
         self.after_pair: dict[tuple[int, int], Evidence] = {}
-        self.common: Evidence | None = None
+        self.written = CommonTokens(2 * SURENESS)
         self._max_pairs = max_pairs
-        self._written: dict[int, float] = {}
-        self._written_since = 0
 
     def put(self, before: int | None, token: int, row: Row) -> None:
         """Stores what the target ranked highest after ``token``, which followed ``before`` (None: nothing)."""
@@ -58,18 +51,36 @@ class AdjacencyTable:
         if len(self.after_pair) > self._max_pairs:
             del self.after_pair[next(iter(self.after_pair))]
 
+    def put_tree(
+        self, tokens: Sequence[int], parents: Sequence[int], before: int | None, likeliest: Tensor, shares: Tensor
+    ) -> None:
+        """Stores what it ranked highest after every node of a tree.
+
+        Args:
+            tokens: of the nodes.
+            parents: of the nodes.
+            before: the token that precedes the root, if any.
+            likeliest: int64 ``[N, k]``.
+            shares: ``[N, k]``, falling, each row summing to 1.
+        """
+        of_nodes = zip(tokens, parents, likeliest.tolist(), shares.tolist(), strict=True)
+        for token, parent, row_tokens, row_shares in of_nodes:
+            above = before if parent < 0 else tokens[parent]
+            self.put(above, token, dict(zip(row_tokens, row_shares, strict=True)))
+
     def count(self, tokens: Sequence[int]) -> None:
-        """Counts what the target wrote, and every now and then ranks the commonest tokens anew."""
-        for token in tokens:
-            self._written[token] = self._written.get(token, 0.0) + 1.0
-        self._written_since += len(tokens)
-        if self._written_since >= COMMON_REFRESH or self.common is None:
-            self._written_since = 0
-            total = sum(self._written.values())
-            best = heapq.nlargest(COMMON_TOKENS, self._written.items(), key=lambda item: item[1])
-            self.common = Evidence(2 * SURENESS, dict(best), total)
-            faded = ((token, count * COMMON_MEMORY) for token, count in self._written.items())
-            self._written = {token: count for token, count in faded if count >= COMMON_LEAST}
+        """Counts what the target wrote."""
+        self.written.count(tokens)
+
+    def evidence_after(self, tokens: Sequence[int]) -> list[Evidence]:
+        """The rows of the last pair and of the last token, and the common tokens."""
+        *before, token = tokens[-2:]
+        rows = (
+            self.after_pair.get((before[0], token)) if before else None,
+            self.after_token.get(token),
+            self.written.evidence,
+        )
+        return [row for row in rows if row is not None]
 
 
 class RecyclingState:
@@ -87,19 +98,24 @@ class RecyclingSource:
     and kept for as long as the source is: keep the drafter, and the next request starts warm.
 
     Args:
-        table: an existing table to go on with.
+        table: an existing table to go on with; a new one by default, in C where there is a compiler.
     """
 
     name = "recycling"
     feature_layers: tuple[int, ...] = ()
     trust = (0.5,) * SURENESS + (0.4,) * SURENESS + (0.5,)
 
-    def __init__(self, table: AdjacencyTable | None = None) -> None:
-        self.table = AdjacencyTable() if table is None else table
+    def __init__(self, table: AdjacencyTable | NativeAdjacency | None = None) -> None:
+        library = mix_library()
+        self.table = table or (AdjacencyTable() if library is None else NativeAdjacency(library, MAX_PAIRS, SURENESS))
 
     def start(self, context: DraftContext) -> RecyclingState:
         """An empty state: the lane adds nothing of its own."""
         return RecyclingState()
+
+    def native_table(self, state: RecyclingState) -> NativeAdjacency | None:
+        """What `evidence` reads, if it is a table of C."""
+        return self.table if isinstance(self.table, NativeAdjacency) else None
 
     def begin(self, states: Sequence[RecyclingState], contexts: Sequence[DraftContext], budgets: Sequence[int]) -> None:
         """Notes the last two tokens."""
@@ -108,14 +124,7 @@ class RecyclingSource:
 
     def evidence(self, state: RecyclingState, path: Path) -> list[Evidence]:
         """The rows of the path's last pair and last token, and the common tokens."""
-        *before, token = (state.tail + path)[-2:]
-        table = self.table
-        rows = (
-            table.after_pair.get((before[0], token)) if before else None,
-            table.after_token.get(token),
-            table.common,
-        )
-        return [row for row in rows if row is not None]
+        return self.table.evidence_after((state.tail + path)[-2:])
 
     def absorb(self, states: Sequence[RecyclingState], records: Sequence[StepRecord]) -> None:
         """Files the top tokens of every verified node under the node's token and pair."""
@@ -126,8 +135,5 @@ class RecyclingSource:
             tree = record.draft.tree
             logits = record.output.logits  # [N, V]
             values, indices = top_tokens(logits, min(TOP_K, logits.shape[-1]))  # [N, k] each
-            shares = values.float().softmax(dim=-1).tolist()
-            for node, tokens in enumerate(indices.tolist()):
-                parent = tree.parents[node]
-                before = tree.tokens[parent] if parent >= 0 else (state.tail[-2] if len(state.tail) > 1 else None)
-                self.table.put(before, tree.tokens[node], dict(zip(tokens, shares[node], strict=True)))
+            before = state.tail[-2] if len(state.tail) > 1 else None
+            self.table.put_tree(tree.tokens, tree.parents, before, indices, values.float().softmax(dim=-1))

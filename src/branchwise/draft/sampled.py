@@ -20,7 +20,8 @@ from ..verify.draw import sample_children
 from ..verify.proposal import ONE_HOT, DraftTree, Proposal
 from .best_first import Path, check_budget
 from .forbidden import forbidden
-from .mixed import MixedDrafter, MixedState
+from .mixed import MixedDrafter
+from .mixture import MixedState
 from .protocol import DraftContext, StepRecord
 
 #: estimates below this are left out of a vector: their tokens would almost never be drawn

@@ -9,7 +9,8 @@ from ..tree import StaticShape, TokenTree
 from ..verify.proposal import DraftTree
 from .best_first import Candidate, Expand, Path, check_budget
 from .grammar import within_grammar
-from .mixed import MixedDrafter, MixedState
+from .mixed import MixedDrafter
+from .mixture import MixedState
 from .protocol import DraftContext, StepRecord
 from .source import CandidateSource
 

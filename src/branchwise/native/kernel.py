@@ -40,12 +40,13 @@ class Kernel:
     reason: str
 
 
-def load_kernel(source: Path, *included: Path) -> Kernel:
+def load_kernel(source: Path, *included: Path, flags: Sequence[str] = ()) -> Kernel:
     """Compiles ``source`` if need be, and loads it.
 
     Args:
         source: the one file to compile; it may include its neighbours and the headers beside this file.
         included: other folders that it includes from.
+        flags: for the compiler, behind the usual ones.
     """
     folders = (_SHARED, *included)
     names = [name for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name]
@@ -55,20 +56,20 @@ def load_kernel(source: Path, *included: Path) -> Kernel:
     from ..hub.cache_folder import CacheFolder
 
     try:
-        path = CacheFolder.locate().root / "native" / f"{_fingerprint(compiler, [source.parent, *folders])}.so"
+        path = CacheFolder.locate().root / "native" / f"{_fingerprint(compiler, [source.parent, *folders], flags)}.so"
         if not path.exists():
-            _compile(compiler, source, folders, path)
+            _compile(compiler, source, folders, flags, path)
         return Kernel(ctypes.CDLL(str(path)), "compiled for this processor")
     except (OSError, subprocess.SubprocessError) as error:
         detail = getattr(error, "stderr", None) or str(error)
         return Kernel(None, f"compiling it failed: {' '.join(detail.split())[:300]}")
 
 
-def _fingerprint(compiler: str, folders: Sequence[Path]) -> str:
+def _fingerprint(compiler: str, folders: Sequence[Path], flags: Sequence[str]) -> str:
     version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True, timeout=20).stdout
     sources = [file.read_text(encoding="utf-8") for folder in folders for file in sorted(folder.glob("*.[ch]"))]
     digest = hashlib.sha256()
-    for part in (*sources, " ".join((*_FLAGS, *_torchs_openmp())), version, _processor()):
+    for part in (*sources, " ".join((*_FLAGS, *flags, *_torchs_openmp())), version, _processor()):
         digest.update(part.encode())
     return digest.hexdigest()[:20]
 
@@ -82,13 +83,13 @@ def _processor() -> str:
     return " ".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
 
 
-def _compile(compiler: str, source: Path, folders: Sequence[Path], path: Path) -> None:
+def _compile(compiler: str, source: Path, folders: Sequence[Path], flags: Sequence[str], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=path.parent) as folder:
         # another process may do the same at the same time: whoever is last puts an equal file in place
         fresh = Path(folder) / path.name
         includes = [f"-I{folder}" for folder in folders]
-        command = [compiler, *_FLAGS, *includes, str(source), *_torchs_openmp(), "-lm", "-o", str(fresh)]
+        command = [compiler, *_FLAGS, *flags, *includes, str(source), *_torchs_openmp(), "-lm", "-o", str(fresh)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
         fresh.replace(path)
 
