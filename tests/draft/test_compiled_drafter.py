@@ -28,6 +28,7 @@ from zoo import SUPPORTED, VOCAB, build, tiny_llama
 
 pytestmark = [
     pytest.mark.core,
+    # the native engine is compiled on the machine: without a compiler there is none
     pytest.mark.skipif(native_library().library is None, reason=native_library().reason or "there is a compiler"),
 ]
 
@@ -52,6 +53,7 @@ def near(model, step=0.03):
 def on(engine: str, model):
     if engine == "native":
         return NativeTarget(model, weights="f32", threads=1)
+    # OpenVINO is an extra: the tests run without it, too
     pytest.importorskip("openvino", reason="this engine is an extra of its own: branchwise[openvino]")
     from branchwise.target.openvino import OpenVinoTarget
 

@@ -13,6 +13,7 @@ from branchwise.target.compiled import CompiledTarget
 from branchwise.target.native import NativeTarget
 from branchwise.target.native_engine import native_library
 from branchwise.tree import TokenTree
+from small_model_rig import cut
 from zoo import SUPPORTED, VOCAB, build
 
 pytestmark = pytest.mark.core
@@ -38,8 +39,10 @@ def make(model, engine: str, **options):
         return HuggingFaceTarget(model)
     if engine == "native":
         if native_library().library is None:
+            # the native engine is compiled on the machine: without a compiler there is none
             pytest.skip(native_library().reason)
         return NativeTarget(model, weights="f32", threads=1, **options)
+    # OpenVINO is an extra: the tests run without it, too
     pytest.importorskip("openvino", reason="this engine is an extra of its own: branchwise[openvino]")
     from branchwise.target.openvino import OpenVinoTarget
 
@@ -51,10 +54,6 @@ def drafting(family, engine: str):
     if (family.name, engine) not in _MADE:
         _MADE[family.name, engine] = make(build(family).float(), engine)
     return _MADE[family.name, engine].for_drafting()
-
-
-def cut(tree: TokenTree, nodes: int) -> TokenTree:
-    return TokenTree(tree.tokens[:nodes], tree.parents[:nodes])
 
 
 def rooted(tree: TokenTree, root: int) -> TokenTree:
