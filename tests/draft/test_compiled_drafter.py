@@ -177,6 +177,19 @@ def test_hundreds_of_steps_whose_drafts_are_all_wrong_leave_no_rows_behind(draft
     assert cache.lanes == () and cache.pool.shape[1] == 1
 
 
+@pytest.mark.parametrize("engine", ["transformers", *ENGINES])
+def test_rows_of_accepted_tokens_are_not_run_again(drafting, engine):
+    drafter = small(drafting(engine), "dynamic", depth=4, width=2)
+    context = DraftContext(list(PROMPT), VOCAB)
+    state = drafter.start(context)
+    (draft,) = drafter.propose([state], [context], [20])
+    path = draft.tree.path(draft.tree.depth.index(4))
+    drafter.observe([state], [StepRecord(draft, Verdict(tuple(path), 3), ())])
+    # the deepest one was never run, and the bonus token neither
+    assert drafter._lanes.length(state.lane) == len(PROMPT) + 3
+    drafter.finish(state)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_long_gaps_are_caught_up_with_in_pieces(model, drafting, engine, monkeypatch):
     monkeypatch.setattr("branchwise.draft.model_lanes.CHAIN_TOKENS", 8)
