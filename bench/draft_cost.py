@@ -58,7 +58,8 @@ def drafter_makers(stored_tokens: int, vocab_size: int) -> dict[str, Callable[[]
         return SuffixDrafter(store)
 
     makers: dict[str, Callable[[], Drafter]] = {
-        name: lambda name=name: make_drafter(name)  # type: ignore[misc]  # mypy has no type for a lambda's default
+        # mypy has no type for a lambda's default
+        name: lambda name=name: make_drafter(name)  # type: ignore[misc]
         for name in ("ngram", "suffix", "recycling", "mixed")
     }
     return makers | {"suffix with a full store": with_full_store}

@@ -41,6 +41,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     if CHROMIUM is None or CHROMEDRIVER is None:
         # the page cannot be looked at without a browser; CI installs both
         pytest.skip("needs chromium and chromedriver on the path")
+    # selenium drives that browser
     webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium (extra dev)")
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM

@@ -1,4 +1,4 @@
-"""What tests of the small-model drafter share: drafters in all their kinds, and its cache against a rebuilt one."""
+"""What tests of drafting models share: drafters of all kinds, trees as they grow, their cache against a rebuilt one."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ def mixed_with(drafter: Any, pattern: str = "y") -> MixedDrafter:
 def paths_of(tree: TokenTree) -> dict[tuple[int, ...], int]:
     """Path of tokens below the root -> node."""
     return {tuple(tree.tokens[i] for i in tree.path(node)[1:]): node for node in range(1, len(tree))}
+
+
+def cut(tree: TokenTree, nodes: int) -> TokenTree:
+    """The first nodes of a tree: as it was before it grew."""
+    return TokenTree(tree.tokens[:nodes], tree.parents[:nodes])
 
 
 class CacheChecked:

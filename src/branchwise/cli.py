@@ -133,6 +133,7 @@ def reports_errors(command: Command) -> Command:
             typer.echo(f"branchwise: {message}", err=True)
             raise typer.Exit(EXIT_ERROR) from None
 
+    # `wraps` keeps the signature, which the type of the wrapper does not say
     return run  # type: ignore[return-value]
 
 

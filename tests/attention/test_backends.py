@@ -21,7 +21,9 @@ from branchwise.tree import TokenGraph, TokenTree, chain_shape, kary_shape
 
 pytestmark = pytest.mark.core
 
+# Triton has no wheels for some platforms
 NEEDS_TRITON = pytest.mark.skipif(not has_triton(), reason="triton is not installed")
+# the native backend is compiled on the machine
 NEEDS_COMPILER = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler")
 NEEDS = {"triton": NEEDS_TRITON, "native": NEEDS_COMPILER}
 ALL_BACKENDS = [pytest.param(name, marks=NEEDS.get(name, ())) for name in backend_names()]
@@ -198,6 +200,7 @@ def expected(name: str, dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("backend", ALL_BACKENDS)
 def test_backend_equals_oracle(backend: str, name: str, dtype: torch.dtype) -> None:
     if (backend, dtype) == ("native", torch.float64):
+        # who asks it for float64 is refused, which has a test of its own
         pytest.skip("the native backend computes in float32")
     case = CASES[name]
     query, key, value = tensors(case, dtype)

@@ -194,6 +194,7 @@ def test_threads_share_the_work(threads: int) -> None:
         torch.testing.assert_close(output, alone, rtol=0, atol=1e-5)
 
 
+# -march and -mno-... are flags of x86 compilers
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("flags", [("-mno-amx-bf16",), ("-mno-amx-bf16", "-mno-avx512bf16"), ("-march=x86-64",)])

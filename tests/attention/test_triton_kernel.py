@@ -211,6 +211,7 @@ def attend_job(kernel: Any, dtype: str, constants: dict[str, object], arch: int)
     return job(kernel, pointers, constants, arch, num_warps=4, num_stages=2)
 
 
+# on a GPU every test of this file compiles the kernels
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="on a GPU the other tests compile")
 def test_the_kernels_compile_for_gpus_and_fit_their_memory(tmp_path) -> None:
     """No GPU needed: Triton brings the assembler of NVIDIA. What the interpreter forgives, the compiler does not."""

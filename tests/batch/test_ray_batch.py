@@ -14,6 +14,7 @@ from branchwise.batch.output import OutputFile
 from ray_rig import SMALL, own_processes
 from tiny_folder import save_tiny_model
 
+# Ray is an extra, large and not for every platform
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="the extra ray is not installed")
 COUNT = 26
 

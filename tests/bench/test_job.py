@@ -73,6 +73,7 @@ def test_a_whole_run(prompts: Path, model: Path, tmp_path: Path) -> None:
 
 
 def test_a_picture(prompts: Path, model: Path, tmp_path: Path) -> None:
+    # pictures are drawn with matplotlib, an extra
     pytest.importorskip("matplotlib", reason="pictures need the extra plot")
     result = bench(prompts, model, "--methods", "plain,tree,hf-plain", "--budgets", "3,9", "--plot", tmp_path / "p.png")
     assert result.exit_code == 0, result.output

@@ -373,6 +373,7 @@ def test_failures_keep_their_line_in_the_table(record: dict) -> None:
 
 
 def test_failures_keep_their_bar(record: dict, tmp_path: Path) -> None:
+    # pictures are drawn with matplotlib, an extra
     pytest.importorskip("matplotlib", reason="the picture needs the extra plot")
     plot_peers(record, tmp_path / "p.svg")
     drawn = (tmp_path / "p.svg").read_text()

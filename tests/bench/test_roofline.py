@@ -64,6 +64,7 @@ def test_every_way_computes_the_same(way: str) -> None:
 
 @pytest.mark.usefixtures("_quick")
 def test_a_sweep_from_the_command_line(tmp_path: Path) -> None:
+    # pictures are drawn with matplotlib, an extra
     pytest.importorskip("matplotlib", reason="the picture needs the extra plot")
     out, picture = tmp_path / "r.json", tmp_path / "r.png"
     result = bench(*SMALL, "--dtypes", "bfloat16", "--json", out, "--plot", picture)

@@ -17,6 +17,7 @@ from branchwise.cache import TreeCache
 from branchwise.cache.fused_commit import can_fuse, move_paths
 from branchwise.cache.tree_cache import move_layer_by_layer
 
+# Triton has no wheels for some platforms
 pytestmark = [pytest.mark.core, pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")]
 
 WINDOWS = (None, 4, None)

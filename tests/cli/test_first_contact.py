@@ -173,7 +173,7 @@ def test_completion_can_be_shown(shell: str) -> None:
 
 def test_a_server_says_at_once_where_it_cannot_listen() -> None:
     # an environment without the extra is asked for the extra first
-    pytest.importorskip("fastapi")
+    pytest.importorskip("fastapi", reason="the extra serve is not installed")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

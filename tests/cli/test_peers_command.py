@@ -89,7 +89,7 @@ def test_peers_sample_as_well(model: Path) -> None:
 @pytest.mark.parametrize(("peer", "package"), [("llama.cpp", "xllamacpp"), ("openvino-genai", "openvino_genai")])
 def test_other_engines_write_their_own_plain_output_with_drafts(peer: str, package: str) -> None:
     # these engines are no part of the development set-up: they are for the machine that measures
-    pytest.importorskip(package)
+    pytest.importorskip(package, reason=f"{package} is for the machine that measures")
     options = ["--categories", "editing", "--limit-per-category", 1, "--threads", 1, "--max-new-tokens", 8]
     result = peers(*options, "--peers", f"{peer}:plain,{peer}:lookup-3")
     assert result.exit_code == 0, result.output

@@ -58,7 +58,8 @@ def test_one_step_as_a_picture(model: Path, tmp_path: Path) -> None:
     svg = (tmp_path / "step.svg").read_text(encoding="utf-8")
     ElementTree.fromstring(svg)
     assert ">Step 2 of " in svg
-    pytest.importorskip("matplotlib", reason="extra plot")
+    # pictures are drawn with matplotlib, an extra
+    pytest.importorskip("matplotlib", reason="the picture needs the extra plot")
     assert show(model, "--out", tmp_path / "step.png").exit_code == 0
     assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
 

@@ -50,6 +50,7 @@ def test_tables_and_a_curve_that_the_next_speculator_begins_with(model: Path, ca
 
 
 def test_json_and_picture(model: Path, tmp_path: Path) -> None:
+    # pictures are drawn with matplotlib, an extra
     pytest.importorskip("matplotlib", reason="the picture needs the extra plot")
     result = tune(model, "--json", tmp_path / "out.json", "--plot", tmp_path / "curve.png")
     assert result.exit_code == 0, result.output

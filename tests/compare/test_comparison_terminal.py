@@ -17,7 +17,8 @@ pytestmark = pytest.mark.core
 
 def printed(**changes: object) -> str:
     stream = io.StringIO()
-    print_comparison(made.record(**changes), stream)  # type: ignore[arg-type]  # as `record` takes them
+    # as `record` takes them
+    print_comparison(made.record(**changes), stream)  # type: ignore[arg-type]
     return stream.getvalue()
 
 

@@ -110,4 +110,5 @@ def test_they_come_back_in_a_generation_only(model: PreTrainedModel) -> None:
     )
     assert any(record.target_probabilities for record in output.branchwise.records)
     assert output.branchwise.prompt == tuple(PROMPT) and output.branchwise.tokenizer is None
-    assert StepRecord(*[None] * 3).target_probabilities == ()  # type: ignore[arg-type]  # only the default counts
+    # only the default counts
+    assert StepRecord(*[None] * 3).target_probabilities == ()  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ from zoo import SUPPORTED, VOCAB, build, tiny_llama
 
 pytestmark = [
     pytest.mark.core,
+    # the native engine is compiled on the machine: without a compiler there is none
     pytest.mark.skipif(native_library().library is None, reason=native_library().reason or "there is a compiler"),
 ]
 
@@ -52,6 +53,7 @@ def near(model, step=0.03):
 def on(engine: str, model):
     if engine == "native":
         return NativeTarget(model, weights="f32", threads=1)
+    # OpenVINO is an extra: the tests run without it, too
     pytest.importorskip("openvino", reason="this engine is an extra of its own: branchwise[openvino]")
     from branchwise.target.openvino import OpenVinoTarget
 
@@ -173,6 +175,19 @@ def test_hundreds_of_steps_whose_drafts_are_all_wrong_leave_no_rows_behind(draft
             torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
     drafter.finish(state)
     assert cache.lanes == () and cache.pool.shape[1] == 1
+
+
+@pytest.mark.parametrize("engine", ["transformers", *ENGINES])
+def test_rows_of_accepted_tokens_are_not_run_again(drafting, engine):
+    drafter = small(drafting(engine), "dynamic", depth=4, width=2)
+    context = DraftContext(list(PROMPT), VOCAB)
+    state = drafter.start(context)
+    (draft,) = drafter.propose([state], [context], [20])
+    path = draft.tree.path(draft.tree.depth.index(4))
+    drafter.observe([state], [StepRecord(draft, Verdict(tuple(path), 3), ())])
+    # the deepest one was never run, and the bonus token neither
+    assert drafter._lanes.length(state.lane) == len(PROMPT) + 3
+    drafter.finish(state)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -32,8 +32,10 @@ from zoo import SUPPORTED, VOCAB, build, tiny_llama
 
 pytestmark = [
     pytest.mark.core,
+    # the head in C is compiled on the machine: without a compiler there is none
     pytest.mark.skipif(head_library().library is None, reason=head_library().reason or "there is a compiler"),
 ]
+# products in bfloat16 need a processor that multiplies it
 NEEDS_BFLOAT16 = pytest.mark.skipif(
     not head_library().multiplies_bfloat16, reason="this processor does not multiply bfloat16"
 )
@@ -255,6 +257,7 @@ def compiled_anew() -> Iterator[None]:
     native_head.head_library.cache_clear()
 
 
+# -march and -mno-... are flags of x86 compilers
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("flags", [("-mno-amx-bf16",), ("-march=x86-64",)])

@@ -15,6 +15,7 @@ from branchwise.draft import top_native
 from branchwise.draft.top_tokens import likeliest_tokens, top_tokens
 from branchwise.native import kernel
 
+# the selection in C is compiled on the machine
 NEEDS_COMPILER = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler")
 pytestmark = [pytest.mark.core, NEEDS_COMPILER]
 
@@ -120,6 +121,7 @@ def test_without_a_compiler_torch_says_the_same(dtype, monkeypatch):
         assert [logp for _, logp in row] == pytest.approx([logp for _, logp in other], abs=2e-6)
 
 
+# -march and -mno-... are flags of x86 compilers
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

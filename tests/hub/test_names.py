@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import transformers
 from hub_fakes import TINY, CopyConverter, FakeSource
 
 from branchwise.hub import (
@@ -93,7 +94,6 @@ def test_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         vocab_size=11, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1
     )

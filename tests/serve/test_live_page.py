@@ -12,8 +12,9 @@ from branchwise import Speculator
 from browser import chromium, console_errors, set_scheme  # noqa: F401
 from serve_rig import RawClient, is_idle, model_and_tokenizer, serving, wait_for
 
+# the page is looked at in a real browser, which not everybody has
 By = pytest.importorskip("selenium.webdriver.common.by", reason="needs selenium (extra dev)").By
-Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+Keys = pytest.importorskip("selenium.webdriver.common.keys", reason="needs selenium (extra dev)").Keys
 
 QUESTION = "abababab"
 #: browsers are slow on machines that are busy with other things

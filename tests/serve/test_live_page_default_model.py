@@ -14,6 +14,7 @@ from browser import chromium, console_errors, picture, set_scheme  # noqa: F401
 from serve_process import PATIENCE_SECONDS, free_port, running, wait_until_up
 
 pytestmark = pytest.mark.model
+# likewise of a real browser, which not everybody has
 Keys = pytest.importorskip("selenium.webdriver.common.keys", reason="needs selenium (extra dev)").Keys
 
 QUESTION = "Explain in five short steps how to bake bread, then repeat the steps as a numbered list."

@@ -119,10 +119,13 @@ def test_in_a_notebook_it_is_displayed(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     shell = types.SimpleNamespace(config={"IPKernelApp": {}})
     ipython = types.ModuleType("IPython")
-    ipython.get_ipython = lambda: shell  # type: ignore[attr-defined]  # a module made for the test
+    # a module made for the test
+    ipython.get_ipython = lambda: shell  # type: ignore[attr-defined]
     shower = types.ModuleType("IPython.display")
-    shower.HTML = lambda text: text  # type: ignore[attr-defined]  # likewise
-    shower.display = shown.append  # type: ignore[attr-defined]  # likewise
+    # likewise
+    shower.HTML = lambda text: text  # type: ignore[attr-defined]
+    # likewise
+    shower.display = shown.append  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", shower)
     assert generation_of([RECORD]).show() is None

@@ -32,7 +32,8 @@ def node(token: int, text: str, parent: int, depth: int, source: str, draft: flo
 
 def test_a_step_by_hand() -> None:
     told = step_json(RECORD, Words(), seconds=SECONDS, budget=9, committed=12)
-    root = node(0, "the", -1, 0, None, None, None, True)  # type: ignore[arg-type]  # a root has no drafter
+    # a root has no drafter
+    root = node(0, "the", -1, 0, None, None, None, True)  # type: ignore[arg-type]
     assert told["nodes"] == [
         root,
         node(1, "·cat", 0, 1, "ngram", 0.9, 0.75, True),

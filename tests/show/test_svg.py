@@ -134,7 +134,8 @@ def test_wrong_arguments_are_named() -> None:
 
 
 def test_a_picture_in_pixels(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="extra plot")
+    # pictures are drawn with matplotlib, an extra
+    pytest.importorskip("matplotlib", reason="the picture needs the extra plot")
     from branchwise.show.picture import write_png
 
     step = step_json(random_record(1, 20), Words(), committed=5)

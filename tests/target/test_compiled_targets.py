@@ -45,8 +45,10 @@ _COMPILED: dict[tuple, CompiledTarget] = {}
 def make(model, engine: str, **options) -> CompiledTarget:
     if engine == "native":
         if native_library().library is None:
+            # the native engine is compiled on the machine: without a compiler there is none
             pytest.skip(native_library().reason)
         return NativeTarget(model, threads=1, **options)
+    # OpenVINO is an extra: the tests run without it, too
     pytest.importorskip("openvino", reason="this engine is an extra of its own: branchwise[openvino]")
     from branchwise.target.openvino import OpenVinoTarget
 
@@ -57,6 +59,7 @@ def in_floats(engine: str, weights: str) -> dict:
     """Options for products in float32: in bfloat16 a near-tie may fall the other way."""
     if engine == "native":
         return {"products": "f32"}
+    # OpenVINO is an extra: the tests run without it, too
     pytest.importorskip("openvino", reason="this engine is an extra of its own: branchwise[openvino]")
     from branchwise.target.openvino_engine import Numbers
 

@@ -77,10 +77,12 @@ def test_auto_does_without_either_and_says_so():
 def test_native_says_what_it_lacks_and_auto_takes_openvino():
     with pytest.raises(NativeUnavailable, match="'native' is not available: there is no C compiler; use engine="):
         Speculator(build(LLAMA).float(), engine="native")
+    # OpenVINO is an extra: the tests run without it, too
     pytest.importorskip("openvino", reason="the compiled engine is an extra of its own: branchwise[openvino]")
     assert as_target(build(LLAMA).float(), "auto").engine == "openvino"
 
 
+# only where the engine is worth while is it what "auto" chooses
 @pytest.mark.skipif(not native.is_worth_while(), reason="this processor does not multiply bfloat16, or has no compiler")
 def test_auto_takes_native_where_it_is_worth_while():
     assert as_target(build(LLAMA).float(), "auto").engine == "native"
@@ -90,6 +92,7 @@ def test_auto_takes_native_where_it_is_worth_while():
 @pytest.mark.parametrize("engine", ["native", "openvino"])
 def test_a_family_that_is_not_known_is_refused_and_auto_falls_back(engine):
     if engine == "openvino":
+        # OpenVINO is an extra: the tests run without it, too
         pytest.importorskip("openvino", reason="the compiled engine is an extra of its own: branchwise[openvino]")
     model = build(GPT2).float()
     with pytest.raises(UnsupportedModel, match=r"'gpt2'.*compiles gemma3_text, llama.*engine='transformers'"):
@@ -100,6 +103,7 @@ def test_a_family_that_is_not_known_is_refused_and_auto_falls_back(engine):
 
 
 def test_the_openvino_engine_and_its_formats():
+    # OpenVINO is an extra: the tests run without it, too
     pytest.importorskip("openvino", reason="the compiled engine is an extra of its own: branchwise[openvino]")
     from branchwise.target.openvino import OpenVinoTarget
 
@@ -117,8 +121,10 @@ def test_the_openvino_engine_and_its_formats():
 @pytest.mark.parametrize("engine", ["native", "openvino"])
 def test_the_command_line_takes_engine_and_weights(engine, tmp_path, monkeypatch):
     if engine == "openvino":
+        # OpenVINO is an extra: the tests run without it, too
         pytest.importorskip("openvino", reason="the compiled engine is an extra of its own: branchwise[openvino]")
     elif native_engine.native_library().library is None:
+        # the native engine is compiled on the machine: without a compiler there is none
         pytest.skip(native_engine.native_library().reason)
     monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path / "cache"))
     folder = save_tiny_model(tmp_path / "model")

@@ -13,6 +13,7 @@ from branchwise.target.compiled import CompiledTarget
 from branchwise.target.native import NativeTarget
 from branchwise.target.native_engine import native_library
 from branchwise.tree import TokenTree
+from small_model_rig import cut
 from zoo import SUPPORTED, VOCAB, build
 
 pytestmark = pytest.mark.core
@@ -38,8 +39,10 @@ def make(model, engine: str, **options):
         return HuggingFaceTarget(model)
     if engine == "native":
         if native_library().library is None:
+            # the native engine is compiled on the machine: without a compiler there is none
             pytest.skip(native_library().reason)
         return NativeTarget(model, weights="f32", threads=1, **options)
+    # OpenVINO is an extra: the tests run without it, too
     pytest.importorskip("openvino", reason="this engine is an extra of its own: branchwise[openvino]")
     from branchwise.target.openvino import OpenVinoTarget
 
@@ -51,10 +54,6 @@ def drafting(family, engine: str):
     if (family.name, engine) not in _MADE:
         _MADE[family.name, engine] = make(build(family).float(), engine)
     return _MADE[family.name, engine].for_drafting()
-
-
-def cut(tree: TokenTree, nodes: int) -> TokenTree:
-    return TokenTree(tree.tokens[:nodes], tree.parents[:nodes])
 
 
 def rooted(tree: TokenTree, root: int) -> TokenTree:
@@ -128,17 +127,19 @@ def test_trees_that_cross_blocks_of_rows_while_they_grow(engine):
         assert_close(rows[node], path_logits(target.model, prompt, tree, node))
 
 
+# the second one's newest node hangs from the one before, as in a chain, with a leaf beside them
+@pytest.mark.parametrize("parents", [range(-1, 8), (-1, 0, 0, 2, 3, 4, 5, 6, 7)], ids=["chain", "beside a leaf"])
 @pytest.mark.parametrize("engine", ENGINES[1:])
-def test_a_chain_that_grows_token_by_token(engine):
+def test_a_tree_that_grows_token_by_token(engine, parents):
     target = drafting(FAMILIES[1], engine)
     lane, prompt = target.open(), PROMPTS[0]
     target.prefill(lane, prompt)
-    chain = TokenTree.from_chain(prompt[-1], [5, 9, 2, 30, 5, 5, 1, 8])
-    rows = [*target.forward({lane: cut(chain, 1)})[lane].logits]
-    for nodes in range(2, len(chain) + 1):
-        rows += target.extend({lane: cut(chain, nodes)})[lane].logits
+    tree = TokenTree((prompt[-1], 5, 9, 2, 30, 5, 5, 1, 8), parents)
+    rows = [*target.forward({lane: cut(tree, 1)})[lane].logits]
+    for nodes in range(2, len(tree) + 1):
+        rows += target.extend({lane: cut(tree, nodes)})[lane].logits
     for node, row in enumerate(rows):
-        assert_close(row, path_logits(target.model, prompt, chain, node))
+        assert_close(row, path_logits(target.model, prompt, tree, node))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -170,6 +171,7 @@ def test_what_is_no_growth_is_refused_and_changes_nothing(engine):
     target.forward({lane: cut(TREE, 3)})
     for tree, message in (
         (rooted(TREE, 4), "does not begin with the nodes in flight"),
+        (TokenTree(TREE.tokens, (-1, 0, 0, *TREE.parents[3:])), "does not begin with the nodes in flight"),
         (cut(TREE, 3), "has not grown: it has 3 nodes, as before"),
         (cut(TREE, 2), "has not grown: it has 2 nodes"),
         (TokenTree.from_chain(23, [5, 6] + [1] * 300), "but only 247 positions are left"),
@@ -180,6 +182,28 @@ def test_what_is_no_growth_is_refused_and_changes_nothing(engine):
         target.forward({lane: TREE})
     rows = target.extend({lane: TREE}, wanted={lane: [9]})[lane].logits
     assert_close(rows[0], path_logits(target.model, PROMPTS[0], TREE, 9))
+    target.commit({lane: [0]})
+    with pytest.raises(ValueError, match=f"lane {lane} has no tree in flight that could grow"):
+        target.extend({lane: rooted(TREE, 4)})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_lane_that_was_shortened_goes_on_as_if_it_had_never_been_longer(engine):
+    target = drafting(FAMILIES[0], engine)
+    lane, prompt = target.open(), PROMPTS[0]
+    target.prefill(lane, prompt)
+    target.forward({lane: cut(TREE, 3)})
+    target.commit({lane: [0, 1, 2]})
+    for length in (len(prompt) + 1, 4, 0):
+        target.shorten(lane, length)
+        assert target.length(lane) == length
+        kept = [*prompt, 5][:length]
+        for root in (2, 30):  # rows of the first tree lie where those of the second go
+            tree = rooted(TREE, root)
+            target.forward({lane: cut(tree, 7)})
+            rows = target.extend({lane: tree}, wanted={lane: [9]})[lane].logits
+            assert_close(rows[0], path_logits(target.model, [*kept, root], tree, 9))
+            target.rollback()
 
 
 @pytest.mark.parametrize("engine", ENGINES[1:])

@@ -21,12 +21,15 @@ from branchwise.target.native_packing import Packed, pack, pair_up, stack
 from branchwise.target.quantised import quantise
 from branchwise.target.quantised_store import quantised_weights
 from branchwise.tree import TokenTree
+from small_model_rig import cut
 from zoo import SUPPORTED, build
 
 pytestmark = [
     pytest.mark.core,
+    # the native engine is compiled on the machine: without a compiler there is none
     pytest.mark.skipif(native_library().library is None, reason=native_library().reason or "there is a compiler"),
 ]
+# products in bfloat16 need a processor that multiplies it
 NEEDS_BFLOAT16 = pytest.mark.skipif(
     not native_library().multiplies_bfloat16, reason="this processor does not multiply bfloat16"
 )
@@ -136,10 +139,6 @@ def deep_and_bushy(root: int) -> TokenTree:
     return TokenTree([root, *((7 * node + 1) % 37 for node in range(1, len(parents)))], parents)
 
 
-def cut(tree: TokenTree, nodes: int) -> TokenTree:
-    return TokenTree(tree.tokens[:nodes], tree.parents[:nodes])
-
-
 def check_exact(target: NativeTarget, committed: int) -> None:
     """A tree's nodes, run at once and as it grows, against their paths decoded token by token; and what comes after."""
     prompt = [(7 * i + i // 9) % 37 for i in range(committed + 1)]
@@ -170,6 +169,7 @@ def compiled_anew() -> Iterator[None]:
     native_engine.native_library.cache_clear()
 
 
+# -march and -mno-... are flags of x86 compilers
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("flags", [(), ("-mno-amx-bf16",), ("-mno-amx-bf16", "-mno-avx512bf16"), ("-march=x86-64",)])

@@ -27,6 +27,7 @@ FAMILIES = ("llama", "qwen2", "phi3", "gemma2")
 #: a busy machine may take its time to import torch twice
 PATIENCE_SECONDS = 300
 
+# accelerate comes with an extra only
 needs_accelerate = pytest.mark.skipif(
     find_spec("accelerate") is None, reason="transformers loads with a plan only where accelerate is installed"
 )

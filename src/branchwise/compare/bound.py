@@ -84,7 +84,8 @@ def _wrong(subject: Subject, known: Future, depth: int, tokens: int) -> Generati
     def avoid(so_far: list[int]) -> list[int]:
         return list(known(so_far)[:1])
 
-    return subject.run(AdversaryDrafter(avoid), depth + 1, tokens)  # type: ignore[arg-type]  # it is given lists
+    # it is given lists
+    return subject.run(AdversaryDrafter(avoid), depth + 1, tokens)  # type: ignore[arg-type]
 
 
 def finding(found: Bound) -> Finding:

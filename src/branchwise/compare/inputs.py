@@ -131,7 +131,8 @@ def _leading_to(shape: TokenTree | TokenGraph, node: int) -> set[int]:
 
 def _refusal(graph: TokenGraph) -> str:
     try:
-        DraftTree.deterministic(graph)  # type: ignore[arg-type]  # that it is refused is what is shown
+        # that it is refused is what is shown
+        DraftTree.deterministic(graph)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         return str(error)
     return ""

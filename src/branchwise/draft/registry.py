@@ -21,7 +21,7 @@ from .none import NoneDrafter
 from .protocol import Drafter
 from .recycling import RecyclingSource
 from .sampled import SampledDrafter
-from .shipped import ShippedDrafter, find_head
+from .shipped import ShippedDrafter, ShippedHead, find_head
 from .small_model_by_name import small_model_drafter
 from .source import CandidateSource
 from .static import StaticDrafter
@@ -43,7 +43,7 @@ def _recycling(tree: str = "best_first", **options: Any) -> Drafter:
 def _mixed(
     tree: str | None = None,
     draft_model: Any = None,
-    head: str | None = None,
+    head: str | ShippedHead | None = None,
     target: Target | PreTrainedModel | None = None,
     ask: AskRule | None = None,
     levels: int | str = "auto",
@@ -53,40 +53,40 @@ def _mixed(
 
     ``ask`` decides when those two are asked, ``levels`` how deep an EAGLE head's tree is.
     """
-    sources: list[CandidateSource] = [NgramSource(), RecyclingSource()]
+    asked: list[Drafter] = []
     if head is not None:
-        from .head import head_drafter
-
-        sources.append(DrafterSource(head_drafter(head, _model_of(target), levels=levels)))
+        asked.append(_head_in_a_mix(head, _model_of(target), levels))
     elif levels != "auto":
         raise ValueError(f"levels={levels!r} are those of a head's tree, but there is none: give head=...")
     if draft_model is not None:
-        drafter = small_model_drafter(draft_model, target=target, tree=tree or "dynamic", **options)
-        sources.append(DrafterSource(drafter))
+        asked.append(small_model_drafter(draft_model, target=target, tree=tree or "dynamic", **options))
     elif options:
         raise ValueError(f"{sorted(options)} are options of a draft model, but there is none: give draft_model=...")
-    if ask is not None and draft_model is None and head is None:
+    if ask is not None and not asked:
         raise ValueError("ask decides when a draft model or a head is asked, but there is neither")
-    return MixedDrafter(sources, width=_width(tree or "best_first", any_model=draft_model is not None), ask=ask)
+    width = _width(tree or "best_first", any_model=draft_model is not None)
+    return MixedDrafter([NgramSource(), RecyclingSource(), *map(DrafterSource, asked)], width=width, ask=ask)
 
 
 def _auto(
-    tree: str | None = None,
-    draft_model: Any = None,
-    head: str | None = None,
     target: Target | PreTrainedModel | None = None,
-    ask: AskRule | None = None,
-    levels: int | str = "auto",
+    head: str | None = None,
+    draft_model: Any = None,
     **options: Any,
 ) -> MixedDrafter:
     """As `_mixed`; where neither head nor model is given, with the head that was shipped for this target, if any."""
-    if head is not None or draft_model is not None or options:
-        return _mixed(tree, draft_model, head, target, ask, levels, **options)
+    if head is not None or draft_model is not None or not options.keys() <= {"tree", "ask", "levels"}:
+        return _mixed(target=target, head=head, draft_model=draft_model, **options)
     shipped = find_head(target)
-    if shipped is None:
-        return _mixed(tree)
-    source = DrafterSource(ShippedDrafter(shipped, _model_of(target), levels=levels))
-    return MixedDrafter([NgramSource(), RecyclingSource(), source], width=_width(tree or "best_first"), ask=ask)
+    return _mixed(options.get("tree")) if shipped is None else _mixed(target=target, head=shipped, **options)
+
+
+def _head_in_a_mix(head: str | ShippedHead, model: PreTrainedModel, levels: int | str) -> Drafter:
+    if isinstance(head, ShippedHead):
+        return ShippedDrafter(head, model, levels=levels)
+    from .head import head_drafter
+
+    return head_drafter(head, model, levels=levels)
 
 
 def _width(tree: str, any_model: bool = False) -> int | None:

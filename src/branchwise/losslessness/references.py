@@ -31,6 +31,7 @@ def k_seq(draft: DraftTree, law: Law, coins: Coins) -> Verdict:
             accepted = 1 - (1 - beta) ** k  # chance that any is
             factor = accepted / beta if beta else 0
             rest = Plain([p - share * factor for p, share in zip(target.values, shares, strict=True)])
+            # in this kit coins choose from fractions, not from tensors
             return Verdict(tuple(path), coins.choice(rest))  # type: ignore[arg-type]
 
 
@@ -41,6 +42,7 @@ def cumulative_coin(draft: DraftTree, law: Law, coins: Coins) -> Verdict:
         target: Any = law(path[-1])
         children = draft.tree.children(path[-1])
         chances = [target.at(draft.tree.tokens[child]) for child in children]
+        # in this kit coins choose from fractions, not from tensors
         place = coins.choice(Plain([*chances, 1 - sum(chances)]))  # type: ignore[arg-type]
         if place == len(children):
             for child in children:

@@ -1,4 +1,4 @@
-/* Memory that a thread keeps for its next task, and sizes. */
+/* Memory that a thread keeps for its next task, memory that a caller gives for one call, and sizes. */
 #pragma once
 
 #include <stdint.h>
@@ -16,4 +16,17 @@ static float *reserve(size_t floats) {
         size = memory ? floats : 0;
     }
     return memory;
+}
+
+/* memory of one call, given out from front to end */
+typedef struct {
+    char *memory;
+    int64_t bytes, used;
+} arena;
+
+/* the next bytes; an address that may not be used where there is not enough, which `used` tells then */
+static void *take(arena *a, int64_t bytes) {
+    char *at = a->memory + a->used;
+    a->used += padded(bytes, 64);
+    return at;
 }

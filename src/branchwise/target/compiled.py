@@ -49,6 +49,8 @@ class CompiledTarget(ABC):
     engine: str
     _least_nodes = 1
     """Nodes of a lane that the decoder is given at least."""
+    solo_beyond: int | None = None
+    """See `Target.solo_beyond`."""
 
     def __init__(
         self,
@@ -146,11 +148,6 @@ class CompiledTarget(ABC):
     def depth_limit(self, lane: int) -> int | None:
         """See `Target.depth_limit`."""
         return None if self.context_limit is None else max(0, self.context_limit - 1 - self.cache.length(lane))
-
-    @property
-    def solo_beyond(self) -> int | None:
-        """See `Target.solo_beyond`."""
-        return None
 
     def limit_rows(self, rows: int) -> None:
         """See `Target.limit_rows`."""

@@ -134,7 +134,8 @@ class DecoderLayers:
     @property
     def own(self) -> nn.ModuleList:
         """The model's own list."""
-        return self.parent._modules[self.name]  # type: ignore[return-value]  # found as a ModuleList
+        # found as a ModuleList
+        return self.parent._modules[self.name]  # type: ignore[return-value]
 
     @contextmanager
     def replaced(self, stand_ins: Mapping[int, nn.Module]) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -106,6 +106,16 @@ class Target(Protocol):
     def solo_beyond(self) -> int | None:
         """A request that may grow past so many tokens can only run alone; None when requests never mind each other."""
         ...
+
+
+@runtime_checkable
+class InPasses(Protocol):
+    """What a target has beside `Target` where forwards cost by passes over the weights, each for so many nodes.
+
+    Without it, a node more is taken to cost little wherever it falls.
+    """
+
+    rows_at_once: int
 
 
 class GrowingTarget(Target, Protocol):

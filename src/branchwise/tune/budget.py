@@ -88,11 +88,12 @@ def _auto(target: Target | None) -> SharedBudget:
 
     if target is None:
         return SharedBudget()
+    from ..target.protocol import InPasses
     from .curve_key import curve_key
     from .curve_store import CurveStore
 
     store = CurveStore(curve_key(target))
-    rows_at_once, largest = getattr(target, "rows_at_once", None), CEILINGS[-1]
+    rows_at_once, largest = target.rows_at_once if isinstance(target, InPasses) else None, CEILINGS[-1]
     if rows_at_once is not None and rows_at_once < largest:
         largest -= largest % rows_at_once  # a tree of 33 for one node more than a pass serves would cost two
     return SharedBudget(largest, table=store.load(), keep=store.add, rows_at_once=rows_at_once)

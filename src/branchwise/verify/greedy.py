@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .law import TreeLaw
 from .proposal import DraftTree
 from .rule import Coins, Law, Verdict
 from .vectors import best_token
@@ -20,8 +21,8 @@ class Greedy:
         """Walks the draft and returns the accepted path and the bonus token."""
         tree = draft.tree
         path = [0]
-        # laws of a large vocabulary tell it without making a vector of it
-        best_of = getattr(law, "best", None) or (lambda node: best_token(law(node)))
+        # a tree's law tells it without making a vector of it
+        best_of = law.best if isinstance(law, TreeLaw) else lambda node: best_token(law(node))
         while True:
             best = best_of(path[-1])
             child = tree.child_with(path[-1], best)

@@ -149,6 +149,7 @@ class TiltedFloats(Floats):
         return float(_power_gap(*self.interval(token), self._k)) / self.mass if self.mass > 0 else 0.0
 
     @property
+    # computed when asked for, where the base class keeps it
     def values(self) -> Tensor:  # type: ignore[override]
         """Weights ``[V]`` of all tokens."""
         if self._sorted is None:

@@ -92,14 +92,7 @@ static int64_t numbers_of(const head *h, int64_t rows, int64_t width) {
     return as_they_are > in_digits ? as_they_are : in_digits;
 }
 
-/* the next bytes of the work memory; an address that may not be used where there is not enough */
-static void *take(const forward *f, int64_t *used, int64_t bytes) {
-    char *at = f->work + *used;
-    *used += padded(bytes, 64);
-    return at;
-}
-
-static void lay_out(const head *h, const forward *f, work *w, int64_t *used) {
+static void lay_out(const head *h, const forward *f, work *w, arena *a) {
     int64_t item = item_of(h), rows = padded(w->rows, 32), wanted = padded(f->wanted_count, 32), heads = h->heads * h->dim;
     int64_t widths[4] = {2 * h->hidden, h->features * h->feature_width, heads, h->inner}, outputs = 0;
     for (int i = 0; i < 4; i++)
@@ -107,33 +100,33 @@ static void lay_out(const head *h, const forward *f, work *w, int64_t *used) {
     for (int64_t i = 0; i < h->count; i++)
         if (h->layers[i].qkv.outputs > outputs) outputs = h->layers[i].qkv.outputs;
     w->part_count = (h->rows.outputs + PART - 1) / PART;
-    w->embedded = take(f, used, 4 * rows * h->hidden);
-    w->residual = take(f, used, 4 * rows * h->hidden);
-    w->qkv = take(f, used, 4 * rows * outputs);
-    w->attended = take(f, used, 4 * rows * heads);
-    w->inputs = take(f, used, numbers_of(h, rows, w->widest));
-    w->beside = take(f, used, numbers_of(h, rows, h->hidden));
-    w->query = take(f, used, item * rows * heads);
-    w->mixed = take(f, used, numbers_of(h, rows, heads));
-    w->inner = take(f, used, numbers_of(h, rows, h->inner));
-    w->last = take(f, used, numbers_of(h, wanted, h->hidden));
-    w->logits = take(f, used, 4 * f->wanted_count * h->rows.outputs);
-    w->parts = take(f, used, f->wanted_count * w->part_count * sizeof(top_part));
+    w->embedded = take(a, 4 * rows * h->hidden);
+    w->residual = take(a, 4 * rows * h->hidden);
+    w->qkv = take(a, 4 * rows * outputs);
+    w->attended = take(a, 4 * rows * heads);
+    w->inputs = take(a, numbers_of(h, rows, w->widest));
+    w->beside = take(a, numbers_of(h, rows, h->hidden));
+    w->query = take(a, item * rows * heads);
+    w->mixed = take(a, numbers_of(h, rows, heads));
+    w->inner = take(a, numbers_of(h, rows, h->inner));
+    w->last = take(a, numbers_of(h, wanted, h->hidden));
+    w->logits = take(a, 4 * f->wanted_count * h->rows.outputs);
+    w->parts = take(a, f->wanted_count * w->part_count * sizeof(top_part));
     /* of each thread: an unpacked strip or 16 rows on their way to be numbers, and the sums of all rows with a strip, or
        those 16 rows in 8 bits */
     int64_t panel = 512 * steps_of(w->widest), sums = 32 * (rows > wanted ? rows : wanted);
     w->thread_floats = panel + (sums > 4 * padded(w->widest, 64) ? sums : 4 * padded(w->widest, 64));
-    w->threads = take(f, used, 4 * f->threads * w->thread_floats);
-    w->units = take(f, used, (f->lanes + w->rows / UNIT + 1) * sizeof(unit));
+    w->threads = take(a, 4 * f->threads * w->thread_floats);
+    w->units = take(a, (f->lanes + w->rows / UNIT + 1) * sizeof(unit));
 }
 
 /* One unit, of so many queries behind so many committed rows, with its memory if there is enough. */
 static void add_unit(const head *h, const forward *f, work *w, int64_t lane, int64_t first, int64_t queries, int64_t committed,
-                     int64_t columns, int64_t *used) {
+                     int64_t columns, arena *a) {
     int64_t group = h->heads / h->kv_heads, parts = parts_of(h->kv_heads, committed, f->threads), tasks = h->kv_heads * parts;
     int64_t sums = tasks * padded(group * queries, 16), width = padded(h->dim, 16);
-    float *mixed = take(f, used, 4 * sums * (width + 2)), *bias = f->continued ? take(f, used, 4 * columns * queries) : NULL;
-    if (*used <= f->work_bytes) {
+    float *mixed = take(a, 4 * sums * (width + 2)), *bias = f->continued ? take(a, 4 * columns * queries) : NULL;
+    if (a->used <= a->bytes) {
         unit *u = w->units + w->unit_count;
         *u = (unit){.pages = f->pages + f->page_begins[lane], .first_row = first, .first_task = w->tasks, .bias = bias,
                     .committed = committed, .columns = columns, .queries = queries};
@@ -149,15 +142,15 @@ static void add_unit(const head *h, const forward *f, work *w, int64_t lane, int
     w->tasks += tasks;
 }
 
-static void add_units(const head *h, const forward *f, work *w, int64_t lane, int64_t *used) {
+static void add_units(const head *h, const forward *f, work *w, int64_t lane, arena *a) {
     int64_t n = rows_of(f, lane);
     if (f->continued) {
-        if (n) add_unit(h, f, w, lane, f->begins[lane], n, f->committed[lane], flight_of(f, lane), used);
+        if (n) add_unit(h, f, w, lane, f->begins[lane], n, f->committed[lane], flight_of(f, lane), a);
         return;
     }
     for (int64_t from = 0; from < n; from += UNIT) {
         int64_t queries = n - from < UNIT ? n - from : UNIT;
-        add_unit(h, f, w, lane, f->begins[lane] + from, queries, f->committed[lane] + from, queries, used);
+        add_unit(h, f, w, lane, f->begins[lane] + from, queries, f->committed[lane] + from, queries, a);
     }
 }
 
@@ -232,9 +225,7 @@ static void place_phase(const head *h, const forward *f, const work *w, const la
             turn_row(at, cosines, sines, h->dim);
         }
         store_numbers(w->query + item * row * heads, query, heads, h->pairs);
-        int64_t lane = 0;
-        while (f->begins[lane + 1] <= row) lane++;
-        int64_t place = f->committed[lane] + row - f->begins[lane];
+        int64_t lane = lane_of(f->begins, row), place = f->committed[lane] + row - f->begins[lane];
         if (f->continued) place += flight_of(f, lane) - rows_of(f, lane);
         int64_t page = f->pages[f->page_begins[lane] + place / h->page_rows], at = place % h->page_rows;
         for (int64_t number = 0; number < h->kv_heads; number++) {
@@ -345,10 +336,10 @@ static int run_all(const head *h, const forward *f, const work *w, float *mine) 
 /* 0; or the bytes of work memory that it takes, if it has less; or -1 when there is no memory for a task */
 int64_t run_head(const head *h, const forward *f) {
     work w = {.rows = f->begins[f->lanes]};
-    int64_t used = 0;
-    lay_out(h, f, &w, &used);
-    for (int64_t lane = 0; lane < f->lanes; lane++) add_units(h, f, &w, lane, &used);
-    if (used > f->work_bytes) return used;
+    arena a = {f->work, f->work_bytes, 0};
+    lay_out(h, f, &w, &a);
+    for (int64_t lane = 0; lane < f->lanes; lane++) add_units(h, f, &w, lane, &a);
+    if (a.used > a.bytes) return a.used;
     int failed = 0;
     w.way = h->pairs ? IN_PAIRS : IN_FLOATS;
 #if defined(HAS_AMX)

@@ -3,6 +3,8 @@
  * Work comes in units: up to 64 tokens of a chain, for which the earlier ones are committed (they lie in the cache
  * already), or one level of a tree, whose columns are all nodes in flight, its own last. A task is a unit, a key/value
  * head and a part of the committed rows.
+ *
+ * Not native_decoder/attend.h: that one sums in the order of positions and keeps values turned for it; a draft need not.
  */
 #pragma once
 

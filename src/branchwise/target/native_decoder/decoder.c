@@ -84,34 +84,27 @@ static int is_chain(const forward *f, int64_t lane) {
     return 1;
 }
 
-/* the next bytes of the work memory; an address that may not be used where there is not enough */
-static void *take(const forward *f, int64_t *used, int64_t bytes) {
-    char *at = f->work + *used;
-    *used += padded(bytes, 64);
-    return at;
-}
-
-static void lay_out(const decoder *d, const forward *f, work *w, int64_t *used) {
+static void lay_out(const decoder *d, const forward *f, work *w, arena *a) {
     int64_t item = item_of(d), rows = padded(w->rows, 32), wanted = padded(f->wanted_count, 32);
     int64_t heads = d->heads * d->dim, widest = heads > d->inner ? heads : d->inner;
     if (d->hidden > widest) widest = d->hidden;
-    w->residual = take(f, used, 4 * rows * d->hidden);
-    w->added = take(f, used, 4 * rows * d->hidden);
-    w->qkv = take(f, used, 4 * rows * d->layers->qkv.outputs);
-    w->attended = take(f, used, 4 * rows * heads);
-    w->normed = take(f, used, item * rows * padded(d->hidden, 32));
-    w->query = take(f, used, item * rows * heads);
-    w->mixed = take(f, used, item * rows * padded(heads, 32));
-    w->inner = take(f, used, item * rows * padded(d->inner, 32));
-    w->last = take(f, used, item * wanted * padded(d->hidden, 32));
+    w->residual = take(a, 4 * rows * d->hidden);
+    w->added = take(a, 4 * rows * d->hidden);
+    w->qkv = take(a, 4 * rows * d->layers->qkv.outputs);
+    w->attended = take(a, 4 * rows * heads);
+    w->normed = take(a, item * rows * padded(d->hidden, 32));
+    w->query = take(a, item * rows * heads);
+    w->mixed = take(a, item * rows * padded(heads, 32));
+    w->inner = take(a, item * rows * padded(d->inner, 32));
+    w->last = take(a, item * wanted * padded(d->hidden, 32));
     /* of each thread: an unpacked strip, and the sums of all rows with it */
     w->thread_floats = 16 * padded(widest, 32) + 32 * (rows > wanted ? rows : wanted);
-    w->threads = take(f, used, 4 * f->threads * w->thread_floats);
-    w->units = take(f, used, (f->lanes + w->rows / UNIT + 1) * sizeof(unit));
+    w->threads = take(a, 4 * f->threads * w->thread_floats);
+    w->units = take(a, (f->lanes + w->rows / UNIT + 1) * sizeof(unit));
 }
 
 /* the units of a lane; with their memory if there is enough. many: units of all lanes */
-static void add_units(const decoder *d, const forward *f, work *w, int64_t lane, int64_t many, int64_t *used) {
+static void add_units(const decoder *d, const forward *f, work *w, int64_t lane, int64_t many, arena *a) {
     static const int32_t ramp[UNIT] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
                                        22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
                                        44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
@@ -130,10 +123,10 @@ static void add_units(const decoder *d, const forward *f, work *w, int64_t lane,
         u.groups = padded(h->group * u.nodes, LANES) / LANES;
         u.parts = parts_of(end);
         u.kept = many * h->kv_heads >= 4 * f->threads ? 1 : u.parts;
-        u.sums = take(f, used, 4 * h->kv_heads * u.kept * u.groups * sums_floats(h));
-        u.order = chain ? NULL : take(f, used, 4 * u.columns);
-        u.bias = chain ? NULL : take(f, used, 4 * u.columns * LANES * u.groups);
-        if (*used <= f->work_bytes) {
+        u.sums = take(a, 4 * h->kv_heads * u.kept * u.groups * sums_floats(h));
+        u.order = chain ? NULL : take(a, 4 * u.columns);
+        u.bias = chain ? NULL : take(a, 4 * u.columns * LANES * u.groups);
+        if (a->used <= a->bytes) {
             w->units[w->unit_count] = u;
             if (!chain) sort_nodes(w->units + w->unit_count);
         }
@@ -164,8 +157,7 @@ static void norm_phase(const decoder *d, const work *w, norm after, norm before,
 }
 
 static int64_t place_of(const decoder *d, const forward *f, int64_t row, int64_t *at) {
-    int64_t lane = 0;
-    while (f->begins[lane + 1] <= row) lane++;
+    int64_t lane = lane_of(f->begins, row);
     int64_t place = f->committed[lane] + earlier_of(f, lane) + row - f->begins[lane];
     *at = place % SPAN;
     return f->pages[f->page_begins[lane] + place / SPAN];
@@ -303,11 +295,12 @@ int64_t decode(const decoder *d, const forward *f) {
 #endif
     w.heads = (heads){d->kv_heads, d->heads / d->kv_heads, d->dim, d->scale,
                       w.way == IN_TILES && d->dim % 32 ? IN_PAIRS : w.way};
-    int64_t used = 0, units = 0;
-    lay_out(d, f, &w, &used);
+    arena a = {f->work, f->work_bytes, 0};
+    int64_t units = 0;
+    lay_out(d, f, &w, &a);
     for (int64_t lane = 0; lane < f->lanes; lane++) units += units_of(f, lane);
-    for (int64_t lane = 0; lane < f->lanes; lane++) add_units(d, f, &w, lane, units, &used);
-    if (used > f->work_bytes) return used;
+    for (int64_t lane = 0; lane < f->lanes; lane++) add_units(d, f, &w, lane, units, &a);
+    if (a.used > a.bytes) return a.used;
     int failed = 0;
     memcpy(w.residual, f->embedded, 4 * w.rows * d->hidden);
 #pragma omp parallel num_threads(f->threads) reduction(| : failed)

@@ -1,4 +1,5 @@
-/* What a decoder does to one row at a time: norms, rotary positions, gates, and rows in the numbers of the cache. */
+/* What a decoder does to one row at a time: norms, rotary positions, gates, and rows in the numbers of the cache; and
+ * whose row it is. */
 #pragma once
 
 #include <math.h>
@@ -12,6 +13,13 @@ typedef struct {
     const float *weight; /* NULL for no norm */
     float epsilon;
 } norm;
+
+/* the lane of a row; begins [B + 1]: of the rows of each lane */
+static int64_t lane_of(const int32_t *begins, int64_t row) {
+    int64_t lane = 0;
+    while (begins[lane + 1] <= row) lane++;
+    return lane;
+}
 
 /* count floats as numbers one after another */
 static void store_numbers(char *to, const float *from, int64_t count, int64_t pairs) {
