@@ -60,6 +60,16 @@ def test_the_rule_is_tokens_per_second():
     assert all(asked_of(40, promised=1.2, free=1, full=2, costly=0.1))
 
 
+def test_what_a_draft_adds_is_compared_within_a_step():
+    rule = AskRule(Clock())
+    step(rule, rule.clock, promised=1.2, free=0, full=2, costly=0.1)
+    for _ in range(3):
+        rule.learn(1.2, free=0, full=2)
+    for _ in range(10):
+        rule.learn(1.2, free=6, full=None)
+    assert rule.wants([1.2]), "two tokens more for a tenth of a forward, however long the runs of other steps"
+
+
 def test_it_looks_again_after_a_while_and_changes_its_mind():
     clock = Clock()
     rule = AskRule(clock)

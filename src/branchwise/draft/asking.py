@@ -8,8 +8,9 @@ end of drafting to the verdict (the target's forward, mostly) and M the seconds 
     ask  if  (a_full + L) / (F + M)  >  (a_free + L) / F
 
 which is: tokens per second with the costly drafts against without. Both expectations are learned, apart for every size
-of the promise (the sum of the free tree's scores): what the free tree would have given is known in every step, what the
-full tree gives in those in which it was made. F and M are medians of the latest steps.
+of the promise (the sum of the free tree's scores): what the free tree would have given is known in every step, and what
+the full tree adds to it in those in which it was made. This is the difference within a step: steps differ by more than
+drafts do, and averages over different steps would hide it. F and M are medians of the latest steps.
 
 The same in seconds: asking loses M - (a_full - a_free) F / (a_free + L). Where the rule does not know enough of a
 promise it looks, that is, asks. All looks but the first few are paid for out of a small share of the time, so that
@@ -50,14 +51,14 @@ class _Promise:
 
     Attributes:
         free, free_weight: decayed sums of the tokens the free tree gave, and of steps.
-        full, full_weight: the same of the full tree, in the steps in which it was made.
+        gain, gain_weight: the same of the tokens the full tree gave beyond those, in the steps in which it was made.
         asked: how often it was made.
     """
 
     free: float = 0.0
     free_weight: float = 0.0
-    full: float = 0.0
-    full_weight: float = 0.0
+    gain: float = 0.0
+    gain_weight: float = 0.0
     asked: int = 0
 
 
@@ -88,7 +89,7 @@ class AskRule:
         loss = self._loss(promises)
         if loss < 0:
             return True
-        if all(promise.asked >= FIRST_ASKED and promise.full_weight > FORGOTTEN for promise in promises):
+        if all(promise.asked >= FIRST_ASKED and promise.gain_weight > FORGOTTEN for promise in promises):
             return False
         return self._look(loss)
 
@@ -113,11 +114,10 @@ class AskRule:
 
     def _gain(self, promise: _Promise) -> float:
         """Tokens that the costly drafts add for one lane."""
-        if promise.full_weight and promise.free_weight:
-            return promise.full / promise.full_weight - promise.free / promise.free_weight
-        known = [other for other in self._promises if other.full_weight]
-        weight = sum(other.full_weight for other in known)
-        return sum(self._gain(other) * other.full_weight for other in known) / weight if weight else 0.0
+        if promise.gain_weight:
+            return promise.gain / promise.gain_weight
+        weight = sum(other.gain_weight for other in self._promises)
+        return sum(other.gain for other in self._promises) / weight if weight else 0.0
 
     def asked(self, seconds: float) -> None:
         """The costly drafts took so long."""
@@ -147,10 +147,12 @@ class AskRule:
         promise = self._promise(promised)
         promise.free = promise.free * MEMORY + free
         promise.free_weight = promise.free_weight * MEMORY + 1.0
-        asked = full is not None
-        promise.full = promise.full * MEMORY + (full or 0)
-        promise.full_weight = promise.full_weight * MEMORY + asked
-        promise.asked += asked
+        promise.gain *= MEMORY
+        promise.gain_weight *= MEMORY
+        if full is not None:
+            promise.gain += full - free
+            promise.gain_weight += 1.0
+            promise.asked += 1
 
     def _promise(self, promised: float) -> _Promise:
         return self._promises[bisect(EDGES, promised)]
