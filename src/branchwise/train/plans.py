@@ -36,7 +36,7 @@ class WritingSettings:
     greedy_share: float = 0.6
     temperature: float = 0.7
     answer_tokens: int = 320
-    longest: int = 1024
+    longest: int = 1536
     dialogues_per_shard: int = 32
     prompts: str = ""
     recipe: int = RECIPE

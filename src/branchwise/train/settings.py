@@ -29,7 +29,7 @@ class TrainingSettings:
     seconds: float | None = None
     batch_tokens: int = 1024
     accumulate: int = 1
-    longest: int = 1024
+    longest: int = 1536
     learning_rate: float = 2e-3
     warm_up: int = 40
     final_rate: float = 0.03
