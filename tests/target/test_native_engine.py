@@ -18,6 +18,7 @@ from branchwise.target.decoder_parts import read_decoder
 from branchwise.target.native import NativeTarget
 from branchwise.target.native_engine import native_library
 from branchwise.target.native_packing import Packed, pack, pair_up, stack
+from branchwise.target.protocol import MAXIMA_OF
 from branchwise.target.quantised import quantise
 from branchwise.target.quantised_store import quantised_weights
 from branchwise.tree import TokenTree
@@ -243,6 +244,19 @@ def test_a_commit_moves_rows_as_torch_does(products):
 
 
 @NEEDS_BFLOAT16
+@pytest.mark.parametrize("weights", ["f32", "bf16", "int8"])
+@pytest.mark.parametrize("vocab_size", [64, 75, 96])  # whole strips, and a last one of 11
+def test_maxima_are_those_of_the_logits(weights, vocab_size, tmp_path):
+    model = build(SUPPORTED[0], dtype=torch.float32, vocab_size=vocab_size)
+    target = NativeTarget(model, weights=weights, threads=2, cache_dir=tmp_path)
+    lane = target.open()
+    target.prefill(lane, PROMPT)
+    output = target.forward({lane: TREE})[lane]
+    padded = torch.nn.functional.pad(output.logits, (0, -vocab_size % MAXIMA_OF), value=-torch.inf)
+    assert torch.equal(output.maxima, padded.unflatten(1, (-1, MAXIMA_OF)).amax(2))
+    assert [output.best(node) for node in range(len(TREE))] == output.logits.argmax(1).tolist()
+
+
 def test_long_contexts_are_split_among_threads():
     """Pages, parts and chains of several units, in bfloat16, against one thread and the model itself."""
     model = build(LLAMA, max_position_embeddings=2048).float()

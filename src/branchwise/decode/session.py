@@ -298,7 +298,7 @@ class Session:
 
     def _decide(self, turn: Turn) -> None:
         lane = turn.lane
-        law = lane.laws.laws(turn.draft, lane.row, turn.output.logits)
+        law = lane.laws.laws(turn.draft, lane.row, turn.output.logits, turn.output.best)
         turn.decided = Decision(lane.rule.accept(turn.draft, law, lane.coins.at(lane.position)), law)
 
     def _emit(self, turn: Turn) -> None:

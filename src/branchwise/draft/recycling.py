@@ -134,6 +134,7 @@ class RecyclingSource:
                 continue
             tree = record.draft.tree
             logits = record.output.logits  # [N, V]
-            values, indices = top_tokens(logits, min(TOP_K, logits.shape[-1]))  # [N, k] each
+            k = min(TOP_K, logits.shape[-1])
+            values, indices = top_tokens(logits, k, record.output.maxima)  # [N, k] each
             before = state.tail[-2] if len(state.tail) > 1 else None
             self.table.put_tree(tree.tokens, tree.parents, before, indices, values.float().softmax(dim=-1))

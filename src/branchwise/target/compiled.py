@@ -93,7 +93,8 @@ class CompiledTarget(ABC):
             wanted: nodes that want logits, numbered through all lanes, each with `_least_nodes` nodes or more.
 
         Returns:
-            "logits" ``[R, V]`` and "hidden.i" ``[T, h]`` for every feature layer i.
+            "logits" ``[R, V]``, "hidden.i" ``[T, h]`` for every feature layer i, and perhaps "maxima" of logits, see
+            `TargetOutput`.
         """
 
     # other targets like this one
@@ -223,11 +224,13 @@ class CompiledTarget(ABC):
             asked = [[node + shift for node in wanted[lane]] for lane, shift in zip(trees, shifts, strict=True)]
         made = self._run(trees, feature_layers, [*chain.from_iterable(asked)])
         self._in_flight |= {lane: grown.tree for lane, grown in trees.items()}
-        logits = made["logits"].split(list(map(len, asked)))  # [n, V] each
+        counts = list(map(len, asked))
+        logits = made["logits"].split(counts)  # [n, V] each
+        maxima = made["maxima"].split(counts) if "maxima" in made else [None] * len(counts)
         parts = self._features(made, feature_layers, [*chain.from_iterable(rows)])
         features = {layer: part.split(nodes) for layer, part in parts.items()}
         return {
-            lane: TargetOutput(logits[i], {layer: part[i] for layer, part in features.items()})
+            lane: TargetOutput(logits[i], {layer: part[i] for layer, part in features.items()}, maxima[i])
             for i, lane in enumerate(trees)
         }
 

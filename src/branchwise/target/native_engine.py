@@ -21,6 +21,7 @@ from .decoder_parts import Decoder, Layer, Linear
 from .kept_memory import KeptMemory
 from .native_packing import Packed, pair_up, stack
 from .native_parts import MatrixStruct, NativeParts, NormStruct, paired_bias, stacked_bias
+from .protocol import MAXIMA_OF
 from .quantised import Quantised
 
 DECODER_SOURCES = Path(__file__).with_name("native_decoder")
@@ -61,7 +62,7 @@ _ROWS = (
 
 class _Forward(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in (*_ROWS, "pool", "features", "logits", "work")),
+        *((name, ctypes.c_void_p) for name in (*_ROWS, "pool", "features", "logits", "maxima", "work")),
         *((name, ctypes.c_int64) for name in ("work_bytes", "plane_bytes", "page_bytes")),
         *((name, ctypes.c_int64) for name in ("lanes", "wanted_count", "threads")),
     )
@@ -188,12 +189,16 @@ class NativeDecoder:
             feature_layers: hidden states to give.
 
         Returns:
-            "logits" ``[R, V]`` and "hidden.i" ``[T, h]``, float32.
+            "logits" ``[R, V]``, "maxima" ``[R, ceil(V / 32)]`` and "hidden.i" ``[T, h]``, float32.
 
         Raises:
             MemoryError: there is none for so many nodes.
         """
-        made = {"logits": self._logits.empty(len(nodes.wanted), self._outputs), "hidden.0": nodes.embedded}
+        made = {
+            "logits": self._logits.empty(len(nodes.wanted), self._outputs),
+            "maxima": torch.empty(len(nodes.wanted), -(-self._outputs // MAXIMA_OF)),
+            "hidden.0": nodes.embedded,
+        }
         made |= {f"hidden.{layer}": torch.empty_like(nodes.embedded) for layer in feature_layers if layer}
         features = [made[f"hidden.{i}"].data_ptr() if i in feature_layers else None for i in range(self._count + 1)]
         tables = [[nodes.turns[f"{which}.{name}"].data_ptr() for name in self._tables] for which in _TABLES]
@@ -209,6 +214,7 @@ class NativeDecoder:
                 *(tensor.data_ptr() for tensor in (nodes.pages, nodes.page_begins, nodes.wanted, pool)),
                 ctypes.addressof(asked),
                 made["logits"].data_ptr(),
+                made["maxima"].data_ptr(),
             ),
             plane_bytes=pool.stride(0) * pool.element_size(),
             page_bytes=pool.stride(1) * pool.element_size(),

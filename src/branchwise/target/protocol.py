@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..cache import Snapshot
 from ..tree import TokenTree
+
+#: logits side by side that share one of `TargetOutput.maxima`
+MAXIMA_OF = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +26,23 @@ class TargetOutput:
         logits: ``[N, V]``, one row per node of the tree, in the model's own dtype.
         features: hidden states the drafter asked for, by layer: ``{layer: [N, h]}``. Layer i is the input of decoder
             layer i (i = number of layers: the last layer's output after the final norm), as ``hidden_states[i]``.
+        maxima: on the CPU ``[N, ceil(V / 32)]``, the largest of every `MAXIMA_OF` logits in a row (NaN where one is):
+            with them the largest of all are found without reading the row; None from a target that does not tell.
     """
 
     logits: Tensor
     features: Mapping[int, Tensor] = field(default_factory=dict)
+    maxima: Tensor | None = None
+
+    @property
+    def best(self) -> Callable[[int], int] | None:
+        """A node's best token: the lowest id among its largest logits, NaN counting as the largest; see ``maxima``."""
+        return None if self.maxima is None else self._best
+
+    def _best(self, node: int) -> int:
+        assert self.maxima is not None
+        first = MAXIMA_OF * int(np.argmax(self.maxima[node].numpy()))  # of equal runs the first has the lowest ids
+        return first + int(np.argmax(self.logits[node, first : first + MAXIMA_OF].numpy()))
 
 
 class Target(Protocol):

@@ -53,6 +53,7 @@ typedef struct {
     char *pool;                                 /* [2 L, pages, K, rows, D]; in planes of values [D, rows] */
     float *const *features;                     /* [L + 1] of [T, h], NULL where nobody asks */
     float *logits;                              /* [R, V] */
+    float *maxima;                              /* [R, strips of the head]: the largest logit of every 32 */
     char *work;
     int64_t work_bytes, plane_bytes, page_bytes, lanes, wanted_count, threads;
 } forward;
@@ -313,7 +314,7 @@ int64_t decode(const decoder *d, const forward *f) {
         for (int64_t index = 0; index < d->count; index++) failed |= run_layer(d, f, &w, index, mine);
         norm_phase(d, &w, d->layers[d->count - 1].after_mlp, (norm){0}, NULL, mine);
         last_phase(d, f, &w, mine);
-        if (f->wanted_count) strip_phase(w.way, &d->head, w.last, f->wanted_count, STORE, f->logits, mine);
+        if (f->wanted_count) strip_phase_and_maxima(w.way, &d->head, w.last, f->wanted_count, STORE, f->logits, f->maxima, mine);
 #if defined(HAS_AMX)
         if (w.way == IN_TILES) _tile_release();
 #endif

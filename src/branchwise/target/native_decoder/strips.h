@@ -10,13 +10,31 @@
 
 enum { STORE, ADD };
 
-/* to [rows, outputs] = or += x W */
-static void strip_phase(int way, const matrix *m, const char *x, int64_t rows, int then, float *to, float *mine) {
+/* The largest of a strip's sums, [outputs, 32 rows], of every row; NaN where one is: to[row * stride]. */
+static inline void strip_maxima(const float *sums, int64_t outputs, int64_t rows, float *to, int64_t stride) {
+    for (int64_t row = 0; row < rows; row += LANES) {
+        const float *at = sums + row / CHUNK * STRIP * CHUNK + row % CHUNK;
+        vec most = *(const vec *)at, first = most;
+        ivec strange = (ivec)(first != first);
+        for (int64_t n = 1; n < outputs; n++) {
+            vec x = *(const vec *)(at + CHUNK * n);
+            strange |= (ivec)(x != x);
+            most = max_vec(x, most);
+        }
+        for (int64_t r = 0; r < LANES && row + r < rows; r++) to[(row + r) * stride] = strange[r] ? __builtin_nanf("") : most[r];
+    }
+}
+
+/* to [rows, outputs] = or += x W; maxima [rows, strips], if it is wanted: the largest output of every strip */
+static void strip_phase_and_maxima(int way, const matrix *m, const char *x, int64_t rows, int then, float *to, float *maxima,
+                                   float *mine) {
     float *sums = mine + 512 * m->steps;
 #pragma omp for schedule(static) /* what a thread reads should lie in one piece */
     for (int64_t strip = 0; strip < m->strips; strip++) {
         multiply_inputs(m, strip, x, rows, way, mine, sums);
         finish_strip(m, strip, rows, sums);
+        int64_t left = m->outputs - STRIP * strip;
+        if (maxima) strip_maxima(sums, left < STRIP ? left : STRIP, rows, maxima + strip, m->strips);
         for (int64_t first = STRIP * strip; first < STRIP * (strip + 1) && first < m->outputs; first += 16)
             for (int64_t row = 0; row < rows; row += 16) {
                 float turned[256];
@@ -30,6 +48,10 @@ static void strip_phase(int way, const matrix *m, const char *x, int64_t rows, i
                 }
             }
     }
+}
+
+static void strip_phase(int way, const matrix *m, const char *x, int64_t rows, int then, float *to, float *mine) {
+    strip_phase_and_maxima(way, m, x, rows, then, to, NULL, mine);
 }
 
 /* gated [rows, inner], as numbers, from a matrix in whose strips 16 gates come before the 16 numbers that they let
