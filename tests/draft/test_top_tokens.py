@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from branchwise.draft import top_native
 from branchwise.draft.top_tokens import likeliest_tokens, top_tokens
 from branchwise.native import kernel
-from branchwise.target.protocol import MAXIMA_OF, TargetOutput
-from branchwise.verify.vectors import best_token
 
 # the selection in C is compiled on the machine
 NEEDS_COMPILER = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler")
@@ -74,45 +72,6 @@ def test_it_is_the_oracles(rows, width, k, dtype, levels, shift, hidden, seed):
     logits[torch.rand(rows, width, generator=generator) < hidden] = -torch.inf
     logits[:, -1] = shift / 200  # one entry at least is finite
     assert_is_the_oracles(logits, min(k, width))
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    rows=st.integers(1, 5),
-    width=st.integers(1, 700),
-    k=st.integers(1, 12),
-    levels=st.sampled_from([2, 1000]),  # 2 different values: ties everywhere
-    hidden=st.sampled_from([0.0, 0.9]),  # this share is minus infinity
-    seed=st.integers(0, 1000),
-)
-def test_with_maxima_it_is_the_same_from_fewer_reads(rows, width, k, levels, hidden, seed):
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randint(0, levels, (rows, width), generator=generator).sub(levels // 2).float()
-    logits[torch.rand(rows, width, generator=generator) < hidden] = -torch.inf
-    k = min(k, width)
-    maxima = maxima_of(logits)
-    assert top_native.native_top_within(logits, maxima, k) is not None, "another way did the work"
-    values, tokens = top_tokens(logits, k, maxima)
-    expected = top_tokens(logits, k)
-    assert torch.equal(values, expected[0])
-    assert torch.equal(tokens, expected[1])
-    output = TargetOutput(logits, maxima=maxima)
-    assert [output.best(node) for node in range(rows)] == [best_token(row) for row in logits]
-
-
-def maxima_of(logits):
-    """NaN where a run holds one, as torch's maximum has it."""
-    runs = torch.nn.functional.pad(logits, (0, -logits.shape[1] % MAXIMA_OF), value=-torch.inf)
-    return runs.unflatten(1, (-1, MAXIMA_OF)).amax(2)
-
-
-def test_a_nan_is_not_hidden_by_maxima():
-    logits = torch.zeros(2, 100)
-    logits[1, 70] = torch.nan
-    maxima = maxima_of(logits)
-    assert top_native.native_top_within(logits, maxima, 3) is None
-    assert torch.equal(top_tokens(logits, 3, maxima)[1], top_tokens(logits, 3)[1])
-    assert TargetOutput(logits, maxima=maxima).best(1) == 70
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -18,7 +18,7 @@ from branchwise.target.decoder_parts import read_decoder
 from branchwise.target.native import NativeTarget
 from branchwise.target.native_engine import native_library
 from branchwise.target.native_packing import Packed, pack, pair_up, stack
-from branchwise.target.protocol import MAXIMA_OF
+from branchwise.target.protocol import TOP_LOGITS
 from branchwise.target.quantised import quantise
 from branchwise.target.quantised_store import quantised_weights
 from branchwise.tree import TokenTree
@@ -243,18 +243,37 @@ def test_a_commit_moves_rows_as_torch_does(products):
                 assert torch.equal(mine, theirs)
 
 
-@NEEDS_BFLOAT16
 @pytest.mark.parametrize("weights", ["f32", "bf16", "int8"])
-@pytest.mark.parametrize("vocab_size", [64, 75, 96])  # whole strips, and a last one of 11
-def test_maxima_are_those_of_the_logits(weights, vocab_size, tmp_path):
-    model = build(SUPPORTED[0], dtype=torch.float32, vocab_size=vocab_size)
+@pytest.mark.parametrize("vocab_size", [75, 400, 5])  # a last strip of 11, of 16, and fewer tokens than are told of
+@pytest.mark.parametrize("ties", [False, True])
+def test_it_tells_the_largest_logits(weights, vocab_size, ties, tmp_path):
+    model = build(SUPPORTED[0], dtype=torch.float32, vocab_size=vocab_size, tie_word_embeddings=False)
+    if ties:  # two tokens in three have the same row
+        with torch.no_grad():
+            head = model.get_output_embeddings().weight
+            head.copy_(head[[3 * (token // 3) for token in range(vocab_size)]])
     target = NativeTarget(model, weights=weights, threads=2, cache_dir=tmp_path)
+    lane = target.open()
+    target.prefill(lane, [token % vocab_size for token in PROMPT])
+    tree = TokenTree([token % vocab_size for token in TREE.tokens], TREE.parents)
+    output = target.forward({lane: tree})[lane]
+    values, tokens = output.top
+    for row, found in zip(output.logits.tolist(), tokens.tolist(), strict=True):
+        assert found == sorted(range(vocab_size), key=lambda token, row=row: (-row[token], token))[:TOP_LOGITS]
+    assert torch.equal(values, output.logits.gather(1, tokens))
+    assert output.best == output.logits.argmax(1).tolist()
+
+
+def test_it_hides_no_nan(tmp_path):
+    model = build(SUPPORTED[0], dtype=torch.float32, vocab_size=75, tie_word_embeddings=False)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[70] = torch.nan
+    target = NativeTarget(model, weights="f32", threads=2, cache_dir=tmp_path)
     lane = target.open()
     target.prefill(lane, PROMPT)
     output = target.forward({lane: TREE})[lane]
-    padded = torch.nn.functional.pad(output.logits, (0, -vocab_size % MAXIMA_OF), value=-torch.inf)
-    assert torch.equal(output.maxima, padded.unflatten(1, (-1, MAXIMA_OF)).amax(2))
-    assert [output.best(node) for node in range(len(TREE))] == output.logits.argmax(1).tolist()
+    assert output.best == [-1] * len(TREE)
+    assert output.top[0][:, 0].isnan().all()
 
 
 def test_long_contexts_are_split_among_threads():

@@ -135,6 +135,8 @@ class RecyclingSource:
             tree = record.draft.tree
             logits = record.output.logits  # [N, V]
             k = min(TOP_K, logits.shape[-1])
-            values, indices = top_tokens(logits, k, record.output.maxima)  # [N, k] each
+            known = record.output.top
+            # [N, k] each
+            values, indices = known if known is not None and known[0].shape[1] == k else top_tokens(logits, k)
             before = state.tail[-2] if len(state.tail) > 1 else None
             self.table.put_tree(tree.tokens, tree.parents, before, indices, values.float().softmax(dim=-1))

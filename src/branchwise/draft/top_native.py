@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from ..native.kernel import Kernel, load_kernel
-from ..target.protocol import MAXIMA_OF
 
 TOP_SOURCES = Path(__file__).parent / "top_kernel"
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -62,40 +61,10 @@ def native_top(logits: Tensor, k: int, *, as_log_probabilities: bool) -> tuple[a
     return None if failed else (values, tokens)
 
 
-def native_top_within(logits: Tensor, maxima: Tensor, k: int) -> tuple[array[float], array[int]] | None:
-    """`native_top` of logits of which maxima are known: only runs that may hold one of the k are read.
-
-    Args:
-        logits: float32 ``[N, V]``.
-        maxima: float32 ``[N, ceil(V / MAXIMA_OF)]``.
-        k: 1 to V.
-    """
-    rows, width = logits.shape
-    library = top_kernel().library
-    fits = logits.is_cpu and logits.dtype is maxima.dtype is torch.float32 and 1 <= k <= _MOST and rows
-    if library is None or not fits or logits.stride(1) != 1 or maxima.stride(1) != 1:
-        return None
-    values, tokens = array("f", bytes(4 * rows * k)), array("q", bytes(8 * rows * k))
-    failed = library.top_within(
-        logits.data_ptr(),
-        maxima.data_ptr(),
-        rows,
-        width,
-        logits.stride(0),
-        maxima.stride(0),
-        MAXIMA_OF,
-        k,
-        values.buffer_info()[0],
-        tokens.buffer_info()[0],
-    )
-    return None if failed else (values, tokens)
-
-
 @cache
 def top_kernel() -> Kernel:
     """Compiles the kernel if need be, and loads it; once per process."""
     kernel = load_kernel(TOP_SOURCES / "top.c")
     if kernel.library is not None:
         kernel.library.top_tokens.argtypes = (_ADDRESS, *[_NUMBER] * 7, *[_ADDRESS] * 2)
-        kernel.library.top_within.argtypes = (*[_ADDRESS] * 2, *[_NUMBER] * 6, *[_ADDRESS] * 2)
     return kernel

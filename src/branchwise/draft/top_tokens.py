@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .top_native import native_top, native_top_within
+from .top_native import native_top
 
 #: entries that share one maximum in the first stage; at 32 to 128 both stages are cheap
 BLOCK = 32
@@ -48,20 +48,17 @@ def _log_totals(logits: Tensor, largest: Tensor) -> Tensor:
     return powers.sum(dim=1, keepdim=True).log_().add_(largest)
 
 
-def top_tokens(logits: Tensor, k: int, maxima: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def top_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Values and indices of the ``k`` largest entries of every row, largest first; exactly ``torch.topk`` up to ties.
 
     Args:
         logits: ``[N, V]``.
         k: at most V.
-        maxima: what is known of them, see `TargetOutput.maxima`.
 
     Returns:
         ``[N, k]`` values and ``[N, k]`` indices.
     """
-    found = None if maxima is None else native_top_within(logits, maxima, k)
-    if found is None:
-        found = native_top(logits, k, as_log_probabilities=False)
+    found = native_top(logits, k, as_log_probabilities=False)
     if found is not None:
         values, tokens = (torch.frombuffer(part, dtype=dtype) for part, dtype in zip(found, _FOUND, strict=True))
         return values.to(logits.dtype).view(-1, k), tokens.view(-1, k)

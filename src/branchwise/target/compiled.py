@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, repeat
 from typing import Any, Self
 
 import torch
@@ -93,8 +93,8 @@ class CompiledTarget(ABC):
             wanted: nodes that want logits, numbered through all lanes, each with `_least_nodes` nodes or more.
 
         Returns:
-            "logits" ``[R, V]``, "hidden.i" ``[T, h]`` for every feature layer i, and perhaps "maxima" of logits, see
-            `TargetOutput`.
+            "logits" ``[R, V]``, "hidden.i" ``[T, h]`` for every feature layer i, and perhaps "top_values" and
+            "top_tokens" ``[R, k]``, see `TargetOutput`.
         """
 
     # other targets like this one
@@ -226,12 +226,12 @@ class CompiledTarget(ABC):
         self._in_flight |= {lane: grown.tree for lane, grown in trees.items()}
         counts = list(map(len, asked))
         logits = made["logits"].split(counts)  # [n, V] each
-        maxima = made["maxima"].split(counts) if "maxima" in made else [None] * len(counts)
+        tops = [made[name].split(counts) for name in ("top_values", "top_tokens") if name in made]
         parts = self._features(made, feature_layers, [*chain.from_iterable(rows)])
         features = {layer: part.split(nodes) for layer, part in parts.items()}
         return {
-            lane: TargetOutput(logits[i], {layer: part[i] for layer, part in features.items()}, maxima[i])
-            for i, lane in enumerate(trees)
+            lane: TargetOutput(logits[i], {layer: part[i] for layer, part in features.items()}, top)
+            for i, (lane, top) in enumerate(zip(trees, zip(*tops, strict=True) if tops else repeat(None), strict=False))
         }
 
     def _check_depth(self, lane: int, tree: TokenTree) -> None:

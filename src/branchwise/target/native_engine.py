@@ -21,7 +21,7 @@ from .decoder_parts import Decoder, Layer, Linear
 from .kept_memory import KeptMemory
 from .native_packing import Packed, pair_up, stack
 from .native_parts import MatrixStruct, NativeParts, NormStruct, paired_bias, stacked_bias
-from .protocol import MAXIMA_OF
+from .protocol import TOP_LOGITS
 from .quantised import Quantised
 
 DECODER_SOURCES = Path(__file__).with_name("native_decoder")
@@ -62,9 +62,10 @@ _ROWS = (
 
 class _Forward(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in (*_ROWS, "pool", "features", "logits", "maxima", "work")),
+        *((name, ctypes.c_void_p) for name in (*_ROWS, "pool", "features")),
+        *((name, ctypes.c_void_p) for name in ("logits", "top_values", "top_tokens", "work")),
         *((name, ctypes.c_int64) for name in ("work_bytes", "plane_bytes", "page_bytes")),
-        *((name, ctypes.c_int64) for name in ("lanes", "wanted_count", "threads")),
+        *((name, ctypes.c_int64) for name in ("lanes", "wanted_count", "top_count", "threads")),
     )
 
 
@@ -152,6 +153,7 @@ class NativeDecoder:
         self._matrices = matrices
         self._count = len(decoder.layers)
         self._outputs = len(decoder.head.weight)
+        self._top = min(TOP_LOGITS, self._outputs)
         self._parts = NativeParts(sum(self._packed(name, linear).packed_bytes for name, linear in decoder.linears()))
         layers = (_Layer * self._count)(*(self._layer(i, layer) for i, layer in enumerate(decoder.layers)))
         first = decoder.layers[0].linears
@@ -189,14 +191,15 @@ class NativeDecoder:
             feature_layers: hidden states to give.
 
         Returns:
-            "logits" ``[R, V]``, "maxima" ``[R, ceil(V / 32)]`` and "hidden.i" ``[T, h]``, float32.
+            "logits" ``[R, V]``, "hidden.i" ``[T, h]``, "top_values" ``[R, k]``, float32, and "top_tokens" ``[R, k]``.
 
         Raises:
             MemoryError: there is none for so many nodes.
         """
         made = {
             "logits": self._logits.empty(len(nodes.wanted), self._outputs),
-            "maxima": torch.empty(len(nodes.wanted), -(-self._outputs // MAXIMA_OF)),
+            "top_values": torch.empty(len(nodes.wanted), self._top),
+            "top_tokens": torch.empty(len(nodes.wanted), self._top, dtype=torch.int64),
             "hidden.0": nodes.embedded,
         }
         made |= {f"hidden.{layer}": torch.empty_like(nodes.embedded) for layer in feature_layers if layer}
@@ -214,12 +217,13 @@ class NativeDecoder:
                 *(tensor.data_ptr() for tensor in (nodes.pages, nodes.page_begins, nodes.wanted, pool)),
                 ctypes.addressof(asked),
                 made["logits"].data_ptr(),
-                made["maxima"].data_ptr(),
+                *(made[name].data_ptr() for name in ("top_values", "top_tokens")),
             ),
             plane_bytes=pool.stride(0) * pool.element_size(),
             page_bytes=pool.stride(1) * pool.element_size(),
             lanes=len(nodes.committed),
             wanted_count=len(nodes.wanted),
+            top_count=self._top,
             threads=self._threads,
         )
         while True:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -14,8 +13,8 @@ from transformers import PreTrainedModel
 from ..cache import Snapshot
 from ..tree import TokenTree
 
-#: logits side by side that share one of `TargetOutput.maxima`
-MAXIMA_OF = 32
+#: logits of `TargetOutput.top`, or all where there are fewer: as many as `draft.recycling` files
+TOP_LOGITS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,23 +25,19 @@ class TargetOutput:
         logits: ``[N, V]``, one row per node of the tree, in the model's own dtype.
         features: hidden states the drafter asked for, by layer: ``{layer: [N, h]}``. Layer i is the input of decoder
             layer i (i = number of layers: the last layer's output after the final norm), as ``hidden_states[i]``.
-        maxima: on the CPU ``[N, ceil(V / 32)]``, the largest of every `MAXIMA_OF` logits in a row (NaN where one is):
-            with them the largest of all are found without reading the row; None from a target that does not tell.
+        top: values and tokens ``[N, k]`` of every node's `TOP_LOGITS` largest logits, falling, of equal ones the lowest
+            id first; in a row that holds a NaN the first value is one and its token -1. None from a target that does
+            not tell.
     """
 
     logits: Tensor
     features: Mapping[int, Tensor] = field(default_factory=dict)
-    maxima: Tensor | None = None
+    top: tuple[Tensor, Tensor] | None = None
 
     @property
-    def best(self) -> Callable[[int], int] | None:
-        """A node's best token: the lowest id among its largest logits, NaN counting as the largest; see ``maxima``."""
-        return None if self.maxima is None else self._best
-
-    def _best(self, node: int) -> int:
-        assert self.maxima is not None
-        first = MAXIMA_OF * int(np.argmax(self.maxima[node].numpy()))  # of equal runs the first has the lowest ids
-        return first + int(np.argmax(self.logits[node, first : first + MAXIMA_OF].numpy()))
+    def best(self) -> list[int] | None:
+        """Every node's best token by its logits, -1 where one is NaN; None from a target that does not tell."""
+        return None if self.top is None else self.top[1][:, 0].tolist()
 
 
 class Target(Protocol):

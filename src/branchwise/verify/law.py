@@ -15,7 +15,7 @@ token legal again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -24,9 +24,6 @@ from .grammar_state import GrammarState
 from .proposal import DraftTree
 from .sampler import Sampler
 from .vectors import best_token
-
-#: a node's best token by its logits alone
-BestOfLogits = Callable[[int], int]
 
 
 class PrefixBuffer:
@@ -66,7 +63,7 @@ class LawMaker:
         self._prefix = PrefixBuffer()
 
     def laws(
-        self, draft: DraftTree, committed: Sequence[int], logits: Tensor, best: BestOfLogits | None = None
+        self, draft: DraftTree, committed: Sequence[int], logits: Tensor, best: Sequence[int] | None = None
     ) -> TreeLaw:
         """The laws of one step's draft; arguments as for `TreeLaw`."""
         return TreeLaw(draft, committed, logits, self.sampler, self._prefix, self.grammar, best)
@@ -83,8 +80,8 @@ class TreeLaw:
         prefix: the lane's buffer, for a lane of many steps; see `LawMaker`.
         grammar: which tokens are legal. Its committed tokens must be those of the step: a law that nobody asked for is
             gone when the grammar moves on.
-        best_of_logits: the lowest id among a node's largest logits (NaN counts as the largest), where somebody knows it
-            at less cost than reading the row.
+        best_of_logits: of every node, the lowest id among its largest logits, where somebody knows it; -1 for a node of
+            which nobody does.
 
     Raises:
         ValueError: the shapes do not fit, or the last committed token is not the root.
@@ -98,7 +95,7 @@ class TreeLaw:
         sampler: Sampler,
         prefix: PrefixBuffer | None = None,
         grammar: GrammarState | None = None,
-        best_of_logits: BestOfLogits | None = None,
+        best_of_logits: Sequence[int] | None = None,
     ) -> None:
         if logits.ndim != 2 or len(logits) < len(draft.tree):
             raise ValueError(f"a tree of {len(draft.tree)} nodes needs logits [N, V], got {list(logits.shape)}")
@@ -226,9 +223,10 @@ class TreeLaw:
 
     def _find_best(self, node: int) -> int:
         scores = self._processed(node)
+        best = -1
         if self._best_of_logits is not None and self._grammar is None and not self._sampler.stages:
-            best = self._best_of_logits(node)  # the scores are the logits
-        else:
+            best = self._best_of_logits[node]  # the scores are the logits
+        if best < 0:
             best = best_token(scores)
         score = float(scores[best])
         # without a grammar the best of nothing is token 0, as in transformers; with one it would be illegal

@@ -27,26 +27,3 @@ int top_tokens(const char *logits, int64_t rows, int64_t width, int64_t stride, 
     free(parts);
     return failed;
 }
-
-/* The same of float32 logits of which the largest of every `run` entries are known: maxima [rows, runs]; strides in entries.
- * At least k entries are as large as the k-th largest maximum, so no run below it holds any of the k. 1: there is a NaN. */
-int top_within(const float *logits, const float *maxima, int64_t rows, int64_t width, int64_t stride, int64_t maxima_stride,
-               int64_t run, int64_t k, float *values, int64_t *tokens) {
-    int64_t runs = (width + run - 1) / run;
-    for (int64_t n = 0; n < rows; n++, logits += stride, maxima += maxima_stride) {
-        top_part best = {0}, top = {0};
-        for (int64_t i = 0; i < runs; i++) {
-            if (maxima[i] != maxima[i]) return 1;
-            if (best.count < k || maxima[i] > best.values[k - 1]) insert(&best, k, maxima[i], i);
-        }
-        float floor = best.count == k ? best.values[k - 1] : -INFINITE;
-        for (int64_t i = 0; i < runs; i++) {
-            if (maxima[i] < floor) continue;
-            for (int64_t at = i * run; at < (i + 1) * run && at < width; at++)
-                if (logits[at] >= floor) insert(&top, k, logits[at], at);
-        }
-        memcpy(values + n * k, top.values, k * sizeof(float));
-        memcpy(tokens + n * k, top.tokens, k * sizeof(int64_t));
-    }
-    return 0;
-}

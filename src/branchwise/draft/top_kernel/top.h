@@ -8,20 +8,18 @@
  *     floor        the k-th largest of all columns: at least k entries are as large, so no column below it holds any of
  *                  the k, and no more than k columns are read again (unless there are ties)
  *     sum          of exp(entry - largest of the part), float32 within a piece, double across
- *
- * Of entries that tie, those with smaller numbers count as larger.
  */
 #pragma once
 
 #include <math.h>
 
+#include "largest.h"
 #include "vectors.h"
 
 #define VECTORS 32
 #define PIECE (VECTORS * LANES)
 #define PIECES 16 /* of a part */
 #define PART (PIECES * PIECE)
-#define MOST 64 /* largest k */
 #define LOG2_E 1.44269504f
 #define INFINITE __builtin_inff()
 
@@ -29,8 +27,7 @@ typedef double dvec __attribute__((vector_size(8 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 typedef struct {
-    int64_t count, tokens[MOST];
-    float values[MOST]; /* falling */
+    largest top;
     double sum;
     int strange; /* holds a NaN */
 } top_part;
@@ -57,22 +54,6 @@ static inline __attribute__((always_inline)) vec load(const char *row, int64_t a
 #endif
 }
 
-static int beats(const top_part *p, int64_t at, float value, int64_t token) {
-    return value > p->values[at] || (value == p->values[at] && token < p->tokens[at]);
-}
-
-/* puts an entry among the k largest so far */
-static void insert(top_part *p, int64_t k, float value, int64_t token) {
-    if (p->count == k && !beats(p, k - 1, value, token)) return;
-    int64_t at = p->count < k ? p->count++ : k - 1;
-    for (; at > 0 && beats(p, at - 1, value, token); at--) {
-        p->values[at] = p->values[at - 1];
-        p->tokens[at] = p->tokens[at - 1];
-    }
-    p->values[at] = value;
-    p->tokens[at] = token;
-}
-
 /* entries [first, last) of a row of width entries */
 static inline __attribute__((always_inline)) void do_part(top_part *p, const char *row, int64_t first, int64_t last,
                                                           int64_t width, int64_t k, int sums, const int64_t dtype) {
@@ -90,22 +71,22 @@ static inline __attribute__((always_inline)) void do_part(top_part *p, const cha
     }
     p->strange = 0;
     for (int i = 0; i < LANES; i++) p->strange |= strange[i];
-    p->count = 0;
+    p->top.count = 0;
     float floor = -INFINITE;
     for (int64_t j = 0; j < pieces * LANES; j++) {
-        if (p->count == k && !(columns[j] > floor)) continue;
-        insert(p, k, columns[j], j);
-        if (p->count == k) floor = p->values[k - 1];
+        if (p->top.count == k && !(columns[j] > floor)) continue;
+        insert(&p->top, k, columns[j], j);
+        if (p->top.count == k) floor = p->top.values[k - 1];
     }
-    float largest = p->values[0];
-    p->count = 0;
+    float largest = p->top.values[0];
+    p->top.count = 0;
     for (int64_t j = 0; j < pieces * LANES; j++) {
         if (!(columns[j] >= floor)) continue;
         for (int64_t at = first + j / LANES * PIECE + j % LANES, i = 0; i < VECTORS && at < last; i++, at += LANES) {
             float value = entry(row, at, dtype);
             if (!(value >= floor)) continue;
-            insert(p, k, value, at);
-            if (p->count == k) floor = p->values[k - 1];
+            insert(&p->top, k, value, at);
+            if (p->top.count == k) floor = p->top.values[k - 1];
         }
     }
     p->sum = 0;
@@ -126,18 +107,18 @@ static int merge_parts(const top_part *parts, int64_t count, int64_t step, int64
     for (int64_t n = 0; n < count; n++) {
         const top_part *p = parts + n * step;
         all.strange |= p->strange;
-        for (int64_t i = 0; i < p->count; i++) insert(&all, k, p->values[i], p->tokens[i]);
+        for (int64_t i = 0; i < p->top.count; i++) insert(&all.top, k, p->top.values[i], p->top.tokens[i]);
     }
-    float largest = all.values[0];
+    float largest = all.top.values[0];
     if (all.strange || (sums && (largest == INFINITE || largest == -INFINITE))) return 1;
     for (int64_t n = 0; n < count && sums; n++) {
         const top_part *p = parts + n * step;
-        if (p->sum > 0) all.sum += p->sum * exp((double)p->values[0] - largest);
+        if (p->sum > 0) all.sum += p->sum * exp((double)p->top.values[0] - largest);
     }
     double log_sum = sums ? log(all.sum) : 0;
     for (int64_t i = 0; i < k; i++) {
-        tokens[i] = all.tokens[i];
-        values[i] = sums ? (float)((double)all.values[i] - largest - log_sum) : all.values[i];
+        tokens[i] = all.top.tokens[i];
+        values[i] = sums ? (float)((double)all.top.values[i] - largest - log_sum) : all.top.values[i];
         if (sums && values[i] > 0) values[i] = 0; /* rounding must not make a child likelier than its parent */
     }
     return 0;

@@ -17,6 +17,7 @@
  * The residual stream is float32; numbers that are multiplied are bfloat16 (or float32, for exact comparisons and for
  * processors without bfloat16). Shapes and errors are native_engine.py's.
  */
+#include "largest.h"
 #include "attend.h"
 #include "linear.h"
 #include "rows.h"
@@ -53,9 +54,10 @@ typedef struct {
     char *pool;                                 /* [2 L, pages, K, rows, D]; in planes of values [D, rows] */
     float *const *features;                     /* [L + 1] of [T, h], NULL where nobody asks */
     float *logits;                              /* [R, V] */
-    float *maxima;                              /* [R, strips of the head]: the largest logit of every 32 */
+    float *top_values;                          /* [R, k]: the largest logits, falling */
+    int64_t *top_tokens;                        /* [R, k] */
     char *work;
-    int64_t work_bytes, plane_bytes, page_bytes, lanes, wanted_count, threads;
+    int64_t work_bytes, plane_bytes, page_bytes, lanes, wanted_count, top_count, threads;
 } forward;
 
 /* memory of one forward; T and R padded to 32 rows, rows of numbers to 32 numbers */
@@ -63,6 +65,7 @@ typedef struct {
     float *residual, *added, *qkv, *attended;    /* [T, h], [T, h], [T, outputs], [T, H D] */
     char *normed, *query, *mixed, *inner, *last; /* numbers: [T, h], [T, H D], [T, H D], [T, inner], [R, h] */
     unit *units;
+    float *maxima; /* [R, strips of the head]: the largest logit of every strip */
     float *threads;
     int64_t rows, unit_count, tasks, merges, thread_floats;
     int way; /* of multiplying numbers */
@@ -98,6 +101,7 @@ static void lay_out(const decoder *d, const forward *f, work *w, arena *a) {
     w->mixed = take(a, item * rows * padded(heads, 32));
     w->inner = take(a, item * rows * padded(d->inner, 32));
     w->last = take(a, item * wanted * padded(d->hidden, 32));
+    w->maxima = take(a, 4 * f->wanted_count * d->head.strips);
     /* of each thread: an unpacked strip, and the sums of all rows with it */
     w->thread_floats = 16 * padded(widest, 32) + 32 * (rows > wanted ? rows : wanted);
     w->threads = take(a, 4 * f->threads * w->thread_floats);
@@ -247,6 +251,31 @@ static void last_phase(const decoder *d, const forward *f, const work *w, float 
     }
 }
 
+/* The largest logits of every row: at least k are as large as the k-th largest maximum, so no strip below it has any of them. */
+static void top_phase(const decoder *d, const forward *f, const work *w) {
+    int64_t strips = d->head.strips, k = f->top_count;
+#pragma omp for
+    for (int64_t row = 0; row < f->wanted_count; row++) {
+        const float *maxima = w->maxima + row * strips, *logits = f->logits + row * d->head.outputs;
+        largest best = {0}, top = {0};
+        int strange = 0;
+        for (int64_t strip = 0; strip < strips; strip++) {
+            strange |= maxima[strip] != maxima[strip];
+            if (best.count < k || maxima[strip] > best.values[k - 1]) insert(&best, k, maxima[strip], strip);
+        }
+        float floor = best.count == k ? best.values[k - 1] : -__builtin_inff();
+        for (int64_t strip = 0; strip < strips && !strange; strip++) {
+            if (maxima[strip] < floor) continue;
+            int64_t end = STRIP * (strip + 1) < d->head.outputs ? STRIP * (strip + 1) : d->head.outputs;
+            for (int64_t token = STRIP * strip; token < end; token++)
+                if (logits[token] >= floor) insert(&top, k, logits[token], token);
+        }
+        if (strange) top = (largest){.tokens = {-1}, .values = {__builtin_nanf("")}};
+        memcpy(f->top_values + row * k, top.values, k * sizeof(float));
+        memcpy(f->top_tokens + row * k, top.tokens, k * sizeof(int64_t));
+    }
+}
+
 static int run_layer(const decoder *d, const forward *f, const work *w, int64_t index, float *mine) {
     const layer *l = d->layers + index, *before = index ? l - 1 : NULL;
     paged_rows rows = {f->pool + 2 * index * f->plane_bytes, f->pool + (2 * index + 1) * f->plane_bytes, f->page_bytes,
@@ -314,7 +343,10 @@ int64_t decode(const decoder *d, const forward *f) {
         for (int64_t index = 0; index < d->count; index++) failed |= run_layer(d, f, &w, index, mine);
         norm_phase(d, &w, d->layers[d->count - 1].after_mlp, (norm){0}, NULL, mine);
         last_phase(d, f, &w, mine);
-        if (f->wanted_count) strip_phase_and_maxima(w.way, &d->head, w.last, f->wanted_count, STORE, f->logits, f->maxima, mine);
+        if (f->wanted_count) {
+            strip_phase_and_maxima(w.way, &d->head, w.last, f->wanted_count, STORE, f->logits, w.maxima, mine);
+            top_phase(d, f, &w);
+        }
 #if defined(HAS_AMX)
         if (w.way == IN_TILES) _tile_release();
 #endif
