@@ -141,7 +141,7 @@ def test_without_a_compiler_folded_does_the_work(monkeypatch: pytest.MonkeyPatch
 def test_a_compiler_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path))
 
-    def fails(compiler, source, folders, path):
+    def fails(compiler, source, folders, flags, path):
         raise subprocess.CalledProcessError(1, compiler, stderr="no such instruction")
 
     monkeypatch.setattr(kernel, "_compile", fails)

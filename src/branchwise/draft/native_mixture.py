@@ -74,11 +74,13 @@ class _Heard:
     Attributes:
         voices: the sources.
         tellings: of those that Python asks, by place.
+        tables: those that C reads; they must live as long as it may.
         native: the voices as C knows them.
     """
 
     voices: list[Voice]
     tellings: dict[int, _Telling]
+    tables: list[NativeTable]
     native: ctypes.Array[_Voice]
 
 
@@ -161,16 +163,17 @@ class NativeMixture(Mixture):
         heard = state.heard.get(state.asked)
         if heard is None:
             voices = [voice for voice in self.voices if state.asked or not voice.costs]
-            native, tellings = (_Voice * len(voices))(), {}
+            native, tellings, tables = (_Voice * len(voices))(), {}, []
             for place, voice in enumerate(voices):
                 table = _native_table(voice.source, state.sources[voice.index])
                 if table is not None:
+                    tables.append(table)
                     form, of = table.form, table.handle
                 else:
                     tellings[place] = _Telling()
                     form, of = TOLD, ctypes.addressof(tellings[place].told)
                 native[place] = _Voice(form, voice.first_kind, of)
-            heard = state.heard[state.asked] = _Heard(voices, tellings, native)
+            heard = state.heard[state.asked] = _Heard(voices, tellings, tables, native)
         return heard
 
     def _asking(self, state: MixedState, heard: _Heard, path_of: Callable[[int], Path]) -> Callable[[int, int], int]:
