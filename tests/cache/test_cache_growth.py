@@ -174,15 +174,16 @@ def test_five_thousand_steps_of_an_always_wrong_drafter_leak_nothing():
         if layer.capacity != capacities[-1]:
             assert layer.capacity == max(layer.kept[0] - 1 + budget, math.ceil(capacities[-1] * GROWTH))
             capacities.append(layer.capacity)
-        if step in (500, 4500):
+        if step in (500, 2500, 4500):
             gc.collect()
             tensors[step] = sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects())
             resident[step] = psutil.Process().memory_info().rss
     session.target.cache.check_integrity()
     assert tensors[4500] <= tensors[500] + 2, "tensors are kept from step to step"
     # what grows by design: one record per step (the draft, the verdict, the seconds), about 3 KiB at this budget
-    print((resident[4500] - resident[500]) / 4000, tensors)
-    assert resident[4500] - resident[500] < 4000 * 8 * 1024
+    # the process may have grown once for other reasons (it has run other tests); a leak grows in both halves
+    halves = resident[2500] - resident[500], resident[4500] - resident[2500]
+    assert min(halves) < 2000 * 8 * 1024, halves
     session.step()
     assert not session.active
     assert session.target.cache.nbytes == 0
