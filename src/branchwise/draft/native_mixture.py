@@ -10,6 +10,7 @@ import ctypes
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 
 from ..tree import TokenTree
 from ..verify.proposal import DraftTree
@@ -21,6 +22,8 @@ from .protocol import DraftContext
 from .source import CandidateSource, Evidence, SourceState
 
 _FAILED = -1
+#: evidence of so many tokens is told as it is
+_FEW = 16
 
 
 class _Mixture(ctypes.Structure):
@@ -54,13 +57,27 @@ class _Telling:
     told: _Told = field(default_factory=_Told)
     parts: tuple[array[int] | array[float], ...] = ()
 
-    def tell(self, found: Sequence[Evidence]) -> int:
-        """Takes evidence; the number of pieces."""
-        kinds, counts = (array("q", column) for column in zip(*((e[0], len(e[1])) for e in found), strict=True))
-        weights, tokens = array("d"), array("q")
-        for _, named, _ in found:
-            tokens.extend(named)
-            weights.extend(named.values())
+    def tell(self, found: Sequence[Evidence], crumb: float, learned: int | None) -> int:
+        """Takes evidence; the number of pieces.
+
+        Args:
+            found: a source's.
+            crumb: weights below this share of a total are left out, since the blend would stop there.
+            learned: but that of this token.
+        """
+        kinds, counts, weights, tokens = array("q"), array("q"), array("d"), array("q")
+        for kind, named, total in found:
+            count, least = len(named), crumb * total
+            if count > _FEW:
+                count = sum(1 for _ in takewhile(least.__le__, map(float, named.values())))
+            tokens.extend(islice(named, count))
+            weights.extend(islice(named.values(), count))
+            if count < len(named) and learned is not None and 0 < named.get(learned, 0) < least:
+                tokens.append(learned)
+                weights.append(named[learned])
+                count += 1
+            kinds.append(kind)
+            counts.append(count)
         self.parts = (kinds, counts, array("d", [e[2] for e in found]), weights, tokens)
         told = self.told
         told.kinds, told.counts, told.totals, told.weights, told.tokens = addresses(*self.parts)
@@ -136,7 +153,7 @@ class NativeMixture(Mixture):
             -1 if context.max_depth is None else context.max_depth,
             context.vocab_size,
             -1 if self.width is None else self.width,
-            self._asking(state, heard, path_of),
+            self._asking(state, heard, path_of, None),
             *addresses(tokens, parents, scores, names),
         )
         self._check(nodes == _FAILED)
@@ -155,7 +172,7 @@ class NativeMixture(Mixture):
             len(tail),
             address(learned),
             len(learned),
-            self._asking(state, heard, lambda depth: tuple(learned[:depth])),
+            self._asking(state, heard, lambda depth: tuple(learned[:depth]), learned),
         )
         self._check(bool(failed))
 
@@ -176,16 +193,19 @@ class NativeMixture(Mixture):
             heard = state.heard[state.asked] = _Heard(voices, tellings, tables, native)
         return heard
 
-    def _asking(self, state: MixedState, heard: _Heard, path_of: Callable[[int], Path]) -> Callable[[int, int], int]:
-        """How C asks the sources that it cannot read."""
+    def _asking(
+        self, state: MixedState, heard: _Heard, path_of: Callable[[int], Path], learned: Sequence[int] | None
+    ) -> Callable[[int, int, float], int]:
+        """How C asks the sources that it cannot read; ``learned``: the token behind every node, if that is the aim."""
         if not heard.tellings:
             return _NOBODY
 
-        def ask(place: int, node: int) -> int:
+        def ask(place: int, node: int, crumb: float) -> int:
             try:
                 voice = heard.voices[place]
                 found = voice.source.evidence(state.sources[voice.index], path_of(node))
-                return heard.tellings[place].tell(found) if found else 0
+                token = None if learned is None else learned[node]
+                return heard.tellings[place].tell(found, crumb, token) if found else 0
             except BaseException as error:  # there is no way through C: it is raised again behind it
                 self._failure = error
                 return _FAILED
@@ -206,11 +226,14 @@ def _native_table(source: CandidateSource, state: SourceState) -> NativeTable | 
 
 
 @ASK
-def _NOBODY(place: int, node: int) -> int:
+def _NOBODY(place: int, node: int, crumb: float) -> int:
     return _FAILED
 
 
 def mixture_of(sources: Sequence[CandidateSource], costly: Sequence[int], width: int | None) -> Mixture:
-    """The mixture in C, or where that cannot be compiled the one in Python."""
-    library = mix_library()
+    """The mixture in C where that can be compiled, and some source has a table of C; else the one in Python.
+
+    Asking Python at every node takes longer than what is left to do in C.
+    """
+    library = mix_library() if any(hasattr(source, "native_table") for source in sources) else None
     return Mixture(sources, costly, width) if library is None else NativeMixture(library, sources, costly, width)

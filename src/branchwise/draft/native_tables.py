@@ -26,8 +26,8 @@ NGRAMS, ADJACENCY, TOLD = range(3)
 #: most pieces of evidence that one table gives at a node, and most tokens that they name together
 _PIECES, _NAMED = 16, 256
 _ADDRESS, _NUMBER, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-#: called by C with the number of a voice and of a node
-ASK = ctypes.CFUNCTYPE(_NUMBER, _NUMBER, _NUMBER)
+#: called by C with the number of a voice and of a node, and the least share that matters
+ASK = ctypes.CFUNCTYPE(_NUMBER, _NUMBER, _NUMBER, _REAL)
 
 _SIGNATURES = {
     "ngrams_new": (_ADDRESS, (_ADDRESS, _NUMBER, _REAL)),

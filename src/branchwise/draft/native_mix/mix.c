@@ -51,7 +51,7 @@ int64_t mix_grow(const mixture *m, const voice *voices, int64_t voice_count, con
             int64_t path[TAIL], length = 0;
             for (int64_t at = node; at > 0 && length < TAIL; at = parents[at]) path[length++] = tokens[at];
             recent text = behind(tail, tail_count, path, length);
-            if (collect(m, voices, voice_count, &text, ask, node, &found) || blend(m, &found, least, &c)) goto failed;
+            if (collect(m, voices, voice_count, &text, ask, node, m->crumb * least, &found) || blend(m, &found, least, &c)) goto failed;
             for (int64_t i = 0; i < c.count; i++) c.at[i].estimate = corrected(m, c.at[i].estimate);
             if (width >= 0) best_first(&c, width);
             for (int64_t i = 0; i < c.count; i++) {
@@ -94,7 +94,7 @@ int mix_learn(mixture *m, const voice *voices, int64_t voice_count, const int64_
         int64_t path[TAIL], length = n < TAIL ? n : TAIL;
         for (int64_t i = 0; i < length; i++) path[i] = tokens[n - 1 - i];
         recent text = behind(tail, tail_count, path, length);
-        failed = collect(m, voices, voice_count, &text, ask, n, &found) || blend(m, &found, m->least_learned, &c);
+        failed = collect(m, voices, voice_count, &text, ask, n, m->crumb * m->least_learned, &found) || blend(m, &found, m->least_learned, &c);
         if (failed) break;
         for (int64_t i = 0; i < c.count; i++) learn_claim(m, c.at[i].estimate, c.at[i].token == tokens[n]);
         learn_trust(m, &found, tokens[n]);
@@ -113,7 +113,7 @@ int64_t mix_evidence(int64_t form, const void *of, const int64_t *tokens, int64_
     const recent text = behind(NULL, 0, tokens, count);
     evidences found;
     int64_t at = 0;
-    if (collect(&m, &one, 1, &text, NULL, 0, &found)) return FAILED;
+    if (collect(&m, &one, 1, &text, NULL, 0, 0, &found)) return FAILED;
     for (int64_t i = 0; i < found.count; i++) {
         const evidence *e = found.at + i;
         if (at + e->count > room) return FAILED;

@@ -24,8 +24,8 @@ typedef struct {
     const void *of; /* an ngrams, an adjacency or a told */
 } voice;
 
-/* how many pieces a voice has to say about a node; FAILED: it raised */
-typedef int64_t (*asking)(int64_t voice, int64_t node);
+/* how many pieces a voice has to say about a node; FAILED: it raised. Tokens of a share below `crumb` may be left out. */
+typedef int64_t (*asking)(int64_t voice, int64_t node, double crumb);
 
 typedef struct {
     double *trust, *trust_hits, *trust_trials;
@@ -115,7 +115,7 @@ static int from_told(evidences *found, const mixture *m, int64_t number, int64_t
 
 /* All evidence at a node, the most trusted first; of equally trusted pieces the one found first. 0 if all went well. */
 static int collect(const mixture *m, const voice *voices, int64_t count, const recent *text, asking ask, int64_t node,
-                   evidences *found) {
+                   double crumb, evidences *found) {
     found->count = 0;
     for (int64_t v = 0; v < count; v++) {
         int64_t first = voices[v].first_kind;
@@ -124,7 +124,7 @@ static int collect(const mixture *m, const voice *voices, int64_t count, const r
         } else if (voices[v].form == ADJACENCY) {
             if (from_adjacency(found, m, v, first, voices[v].of, text)) return 1;
         } else {
-            int64_t pieces = ask(v, node);
+            int64_t pieces = ask(v, node, crumb);
             if (pieces == FAILED || from_told(found, m, v, first, voices[v].of, pieces)) return 1;
         }
     }
