@@ -109,7 +109,8 @@ class Both:
             lane: CommittedRows(row.tokens, row.features.to(self.head.fc.weight.dtype)) for lane, row in rows.items()
         }
         self.compare(self.torch.read(given, wanted), self.native.read(given, wanted))
-        self.level = dict.fromkeys(counts, 1)
+        # levels grow below candidates: a read that asked for none ends before the hidden states they would continue
+        self.level = dict.fromkeys(counts, 1) if wanted else {}
 
     def extend(self, counts: dict[int, int], wanted: int) -> None:
         nodes = {
