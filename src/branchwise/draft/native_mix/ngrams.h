@@ -13,7 +13,7 @@ typedef struct {
     map suffixes[ORDERS]; /* value: twice the token that followed once, or twice the row and one */
     row *rows;
     int64_t row_count, row_room;
-    int64_t tail[TAIL], tail_count, seen; /* the last tokens, newest last */
+    int64_t tail[TAIL], tail_count; /* the last tokens, newest last */
 } ngrams;
 
 ngrams *ngrams_new(const int64_t *orders, int64_t count, double recency) {
@@ -30,8 +30,6 @@ void ngrams_free(ngrams *g) {
     free(g->rows);
     free(g);
 }
-
-int64_t ngrams_seen(const ngrams *g) { return g->seen; }
 
 /* one more continuation of a row's suffix: falling weights, of equal ones the older first */
 static void count_in(row *r, int64_t token, double recency, int64_t first_kind) {
@@ -82,7 +80,6 @@ int ngrams_extend(ngrams *g, const int64_t *tokens, int64_t count) {
         if (g->tail_count == TAIL) memmove(g->tail, g->tail + 1, (TAIL - 1) * sizeof(int64_t));
         else g->tail_count++;
         g->tail[g->tail_count - 1] = tokens[n];
-        g->seen++;
     }
     return 0;
 }
