@@ -7,7 +7,7 @@ import torch
 from draft_steps import bigram_scorer, generate
 
 from branchwise.draft import DraftContext, DrafterSource, MixedDrafter, NgramSource, NoneDrafter, OracleDrafter
-from branchwise.draft.asking import FREE_LOOKS, LOOK_EVERY, LOOK_SHARE, AskRule
+from branchwise.draft.asking import FREE_LOOKS, LOOK_EVERY, LOOK_SHARE, AskRule, _size
 from branchwise.draft.mixed import _nodes_left
 from branchwise.draft.protocol import StepRecord
 from branchwise.target.protocol import TargetOutput
@@ -112,8 +112,20 @@ def test_promises_of_different_size_are_told_apart():
         rich_asked.append(rich)
     assert poor and sum(rich_asked) <= 6, "a look now and then"
     # all lanes together: what the poor lane gains pays for the other's forward, too
-    both = [rule._promise(0.1), rule._promise(7.0)]
-    assert rule._loss(both) == pytest.approx(1 - ((4 - 0) + (7 - 6)) / (0 + 6 + 2))
+    both = [_size(0.1), _size(7.0)]
+    assert rule._loss(both) == pytest.approx(1 - ((4 - 0) + (7 - 6)) / (0 + 6 + 2), abs=0.01)
+
+
+def test_a_few_unlucky_looks_do_not_outweigh_what_promises_of_about_that_size_bring():
+    rule = AskRule(Clock())
+    for promised, free, full in ((0.1, 0, 1), (0.3, 0, 0), (0.7, 0, 1)):
+        for _ in range(4):
+            step(rule, rule.clock, promised=promised, free=free, full=full, costly=0.1)
+            rule.learn(promised, free, full)  # of another lane
+    assert step(rule, rule.clock, promised=0.3, free=0, full=0, costly=0.1)
+    for _ in range(40):
+        rule.learn(0.3, free=0, full=0)
+    assert not rule.wants([0.3]), "but many do"
 
 
 class Costly(OracleDrafter):

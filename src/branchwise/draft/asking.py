@@ -10,7 +10,9 @@ end of drafting to the verdict (the target's forward, mostly) and M the seconds 
 which is: tokens per second with the costly drafts against without. Both expectations are learned, apart for every size
 of the promise (the sum of the free tree's scores): what the free tree would have given is known in every step, and what
 the full tree adds to it in those in which it was made. This is the difference within a step: steps differ by more than
-drafts do, and averages over different steps would hide it. F and M are medians of the latest steps.
+drafts do, and averages over different steps would hide it. Most drafts add nothing and a few add much, so a handful of
+steps says little, and what is known of promises of about that size counts beside it. F and M are medians of the latest
+steps.
 
 The same in seconds: asking loses M - (a_full - a_free) F / (a_free + L). Where the rule does not know enough of a
 promise it looks, that is, asks. All looks but the first few are paid for out of a small share of the time, so that
@@ -41,6 +43,10 @@ FREE_LOOKS = 2
 LOOK_SHARE = 0.02
 #: steps from one look to the next, at least
 LOOK_EVERY = 4
+#: steps of a promise's own that weigh as much as what promises of about its size brought
+PRIOR = 4.0
+#: weight of a promise one size larger or smaller among those
+NEIGHBOUR = 0.25
 #: latest steps whose seconds count
 SECONDS_KEPT = 8
 
@@ -85,10 +91,11 @@ class AskRule:
         self._step += 1
         if not self._forward or not self._costly:
             return self._look(0.0)
-        promises = [self._promise(sum_) for sum_ in promised]
-        loss = self._loss(promises)
+        sizes = [_size(sum_) for sum_ in promised]
+        loss = self._loss(sizes)
         if loss < 0:
             return True
+        promises = [self._promises[size] for size in sizes]
         if all(promise.asked >= FIRST_ASKED and promise.gain_weight > FORGOTTEN for promise in promises):
             return False
         return self._look(loss)
@@ -105,19 +112,22 @@ class AskRule:
         self._last_look = self._step
         return True
 
-    def _loss(self, promises: Sequence[_Promise]) -> float:
-        """Seconds that asking is expected to lose; of a promise without experience, that of all others counts."""
+    def _loss(self, sizes: Sequence[int]) -> float:
+        """Seconds that asking is expected to lose, given the size of every lane's promise."""
         forward, costly = median(self._forward), median(self._costly)
+        promises = [self._promises[size] for size in sizes]
         free = sum(promise.free / promise.free_weight if promise.free_weight else 0.0 for promise in promises)
-        gain = sum(self._gain(promise) for promise in promises)
-        return costly - gain * forward / (free + len(promises))
+        gain = sum(self._gain(size) for size in sizes)
+        return costly - gain * forward / (free + len(sizes))
 
-    def _gain(self, promise: _Promise) -> float:
-        """Tokens that the costly drafts add for one lane."""
-        if promise.gain_weight:
-            return promise.gain / promise.gain_weight
-        weight = sum(other.gain_weight for other in self._promises)
-        return sum(other.gain for other in self._promises) / weight if weight else 0.0
+    def _gain(self, size: int) -> float:
+        """Tokens that the costly drafts add for one lane whose promise is of this size."""
+        shares = [NEIGHBOUR ** abs(other - size) for other in range(len(self._promises))]
+        gain = sum(share * other.gain for share, other in zip(shares, self._promises, strict=True))
+        weight = sum(share * other.gain_weight for share, other in zip(shares, self._promises, strict=True))
+        alike = gain / weight if weight else 0.0
+        promise = self._promises[size]
+        return (promise.gain + PRIOR * alike) / (promise.gain_weight + PRIOR)
 
     def asked(self, seconds: float) -> None:
         """The costly drafts took so long."""
@@ -144,7 +154,7 @@ class AskRule:
             free: tokens that the free tree alone would have had accepted.
             full: tokens accepted, when the costly drafts were in the tree.
         """
-        promise = self._promise(promised)
+        promise = self._promises[_size(promised)]
         promise.free = promise.free * MEMORY + free
         promise.free_weight = promise.free_weight * MEMORY + 1.0
         promise.gain *= MEMORY
@@ -154,5 +164,7 @@ class AskRule:
             promise.gain_weight += 1.0
             promise.asked += 1
 
-    def _promise(self, promised: float) -> _Promise:
-        return self._promises[bisect(EDGES, promised)]
+
+def _size(promised: float) -> int:
+    """The class of a promise."""
+    return bisect(EDGES, promised)
