@@ -222,17 +222,27 @@ def speculators_qwen3(seed: int = 6) -> Published:
 
 
 def eagle3_1(seed: int = 7) -> Published:
-    """EAGLE-3.1's norms, this project's embedding residual, and an output layer tied to the head's own embeddings."""
+    """EAGLE-3.1's norms, and an output layer tied to the head's own embeddings.
+
+    With this project's embedding residual, and few tokens to choose from below the first level.
+    """
     coins = Coins(seed)
     tensors = _eagle3(coins, "layers.0.", LAYER, 3 * HIDDEN) | {"embed_tokens.weight": coins(VOCAB, HIDDEN)}
     tensors |= {f"fc_norm.{i}.weight": coins.norm(HIDDEN) for i in range(3)}
     tensors["embedding_residual.weight"] = coins(HIDDEN, HIDDEN)
     tied = LAYER | {"tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
     config = _speculators(
-        tied, draft_vocab_size=VOCAB, norm_before_residual=True, fc_norm=True, norm_output=True, embedding_residual=True
+        tied,
+        draft_vocab_size=VOCAB,
+        deep_draft_vocab_size=VOCAB // 2 + 1,
+        norm_before_residual=True,
+        fc_norm=True,
+        norm_output=True,
+        embedding_residual=True,
     )
     flags = ("norm_before_residual", "fc_norm", "norm_output", "embedding_residual", "tied")
-    oracle = {"version": 3, "options": dict.fromkeys(flags, True), "sizes": {"rope_theta": 500000.0}}
+    options = dict.fromkeys(flags, True) | {"deep": VOCAB // 2 + 1}
+    oracle = {"version": 3, "options": options, "sizes": {"rope_theta": 500000.0}}
     return Published(config, tensors, oracle)
 
 

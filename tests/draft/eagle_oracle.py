@@ -22,7 +22,7 @@ class OracleHead:
         config: keys of one layer: sizes, heads, norms.
         target: the target's ``embedding`` and ``output`` weights, used where the checkpoint has none.
         version: 1 or 3.
-        options: norm_before_residual, norm_output, ...
+        options: norm_before_residual, norm_output, ...; "deep": rows that the tokens below a path are chosen from.
         prefix: of the first layer.
     """
 
@@ -30,7 +30,7 @@ class OracleHead:
     config: dict[str, Any]
     target: dict[str, Tensor]
     version: int
-    options: dict[str, bool] = field(default_factory=dict)
+    options: dict[str, int] = field(default_factory=dict)
     prefix: str = "layers.0."
 
     def norm(self, x: Tensor, name: str) -> Tensor:
@@ -132,6 +132,8 @@ class OracleHead:
         weight = self.tensors.get("lm_head.weight")
         if weight is None:
             weight = self.tensors["embed_tokens.weight"] if self.options.get("tied") else self.target["output"]
+        if path:
+            weight = weight[: self.options.get("deep")]
         logp = torch.log_softmax(weight @ last, 0)
         offsets = self.tensors.get("d2t", torch.zeros(len(logp), dtype=torch.int64))
         return {d + int(offsets[d]): float(logp[d]) for d in range(len(logp))}

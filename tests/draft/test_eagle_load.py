@@ -111,6 +111,10 @@ REFUSED = {
         nested(speculators(), "transformer_layer_config", embedding_multiplier=12.0),
         r"\['transformer_layer_config'\] sets 'embedding_multiplier' = 12.0",
     ),
+    "more rows than there are": (
+        damaged(eagle3_1(), {"deep_draft_vocab_size": 9999}),
+        r"'deep_draft_vocab_size' = 9999, which must be a part of",
+    ),
     "two norms": (damaged(eagle3_1(), {"norm_before_fc": True}), r"both 'norm_before_fc' and 'fc_norm'"),
     "other algorithm": (damaged(speculators(), {"speculators_model_type": "peagle"}), r"'peagle'; only 'eagle3'"),
     "lossy": (

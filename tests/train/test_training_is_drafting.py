@@ -31,9 +31,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tiny_chat(tmp_path_factory.mktemp("model"))[0]
 
 
-def vocabulary(model: Any, size: int | None = None) -> DraftVocabulary:
+def vocabulary(model: Any, size: int | None = None, deep: int | None = None) -> DraftVocabulary:
     whole = model.config.vocab_size
-    return DraftVocabulary(np.arange(0, whole)[: size or whole], whole, 1.0, 1.0)
+    return DraftVocabulary(np.arange(0, whole)[: size or whole], whole, 1.0, 1.0, deep)
 
 
 def batch_of(model: Any, method: Any, lengths: tuple[int, ...]) -> Batch:
@@ -109,12 +109,14 @@ def wanted_log_probability(model: Any, tokens: list[int]) -> torch.Tensor:
         return model(torch.tensor([tokens])).logits[0, -1].softmax(-1)
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "block", "medusa"])
+@pytest.mark.parametrize("kind", ["eagle3", "eagle3 with few deep tokens", "block", "medusa"])
 def test_every_depth_learns_the_targets_law_after_its_own_prefix(model: Any, kind: str) -> None:
     """With one text and one anchor the loss of a depth is one cross-entropy, which is computed here by hand."""
     length, anchor = 8, 3
-    if kind == "eagle3":
-        method: Any = shaken(Eagle3Method(model, vocabulary(model), Eagle3Options(3)))
+    whole = model.config.vocab_size
+    deep = whole - 7 if "few" in kind else whole
+    if "eagle3" in kind:
+        method: Any = shaken(Eagle3Method(model, vocabulary(model, deep=deep), Eagle3Options(3)))
     elif kind == "block":
         method = shaken(BlockMethod(model, vocabulary(model), BlockOptions(1, 4, anchors=1)))
     else:
@@ -132,9 +134,13 @@ def test_every_depth_learns_the_targets_law_after_its_own_prefix(model: Any, kin
             method._output = method._output.double()
             hidden = method._run(one, torch.tensor([[anchor]]))[0, 0, depth + 1]
             logits = torch.nn.functional.linear(hidden, model.get_output_embeddings().weight)
-        elif kind == "eagle3":
-            logits = method.module.logits(list(method._unrolled(one))[depth][0, anchor])
+        elif "eagle3" in kind:
+            logits = method.module.logits(list(method._unrolled(one))[depth][0, anchor], depth)
         else:
             logits = method.module[depth](batch.features[0, anchor, -1])
-        expected = -(wanted_log_probability(model, tokens[:said]) * logits.log_softmax(-1)).sum()
+        if depth and tokens[said] >= deep:
+            assert method.losses(one).by_depth[depth] == 0.0, "a deep level cannot say it"
+            continue
+        wanted = wanted_log_probability(model, tokens[:said])[: logits.shape[-1]]
+        expected = -(wanted / wanted.sum() * logits.log_softmax(-1)).sum()
         assert method.losses(one).by_depth[depth] == pytest.approx(float(expected.detach()), rel=1e-5)

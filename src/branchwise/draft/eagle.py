@@ -92,7 +92,7 @@ class EagleDrafter:
             if value < 1:
                 raise ValueError(f"an EAGLE drafter needs {label} >= 1, got {value}")
         self.feature_layers = tuple(sorted(set(head.feature_layers)))  # small targets: one layer may count twice
-        self._wanted = min(width, len(head.output[0]))  # candidates below a node
+        self._wanted = min(width, head.choices(1))  # candidates below a node
         self._lanes: Lanes = lanes_for(head, self._wanted, attention=attention, engine=engine, weights=weights)
 
     @classmethod

@@ -39,6 +39,8 @@ class EagleConfig:
         norm_eps: of all norms.
         vocab_size: of the target.
         draft_vocab_size: rows of the output layer.
+        deep_draft_vocab_size: how many of them, from the first on, levels below the first choose from; None: all (this
+            project's own addition, as rows in order of usefulness are).
         rope: rotary parameters as transformers names them.
         max_positions: positions the head was made for; some rotary scalings need it.
         feature_layers: the target's hidden states it reads, as numbered in `TargetOutput.features`; None: the default.
@@ -65,6 +67,7 @@ class EagleConfig:
     head_dim: int
     target_hidden_size: int
     draft_vocab_size: int
+    deep_draft_vocab_size: int | None = None
     layers: int = 1
     norm_eps: float = 1e-6
     rope: Mapping[str, Any] = field(default_factory=lambda: {"rope_type": "default", "rope_theta": 10000.0})
@@ -161,6 +164,11 @@ def _common3(
     """What both layouts of EAGLE-3 say in the same words."""
     target_hidden_size = config.take("target_hidden_size", int, values["hidden_size"])
     draft_vocab_size = config.take("draft_vocab_size", int, values["vocab_size"])
+    deep = config.take("deep_draft_vocab_size", int, None)
+    if deep is not None and not 0 < deep <= draft_vocab_size:
+        raise HeadCheckpointError(
+            f"{config.where} has 'deep_draft_vocab_size' = {deep}, which must be a part of the {draft_vocab_size} rows"
+        )
     concatenated = config.take("norm_before_fc", bool, False)
     each = config.take("fc_norm", bool, False)
     if concatenated and each:
@@ -176,6 +184,7 @@ def _common3(
         "version": 3,
         "target_hidden_size": target_hidden_size,
         "draft_vocab_size": draft_vocab_size,
+        "deep_draft_vocab_size": deep,
         "feature_layers": feature_layers,
         "features": _FEATURES if feature_layers is None else len(feature_layers),
         "own_embeddings": "embed_tokens.weight" in checkpoint,

@@ -125,11 +125,18 @@ class EagleHead(nn.Module):
             hidden = hidden + self.embedding_residual(embeddings)
         return self.norm(hidden) if self.norm is not None and self.config.norm_output else hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Of the tokens two positions after the features: ``[..., h]`` to ``[..., draft vocabulary]``."""
+    def choices(self, level: int) -> int:
+        """Rows of the output layer that the nodes of a level are chosen from; 0 is the root's children."""
+        deep = self.config.deep_draft_vocab_size
+        return len(self.output[0]) if level == 0 or deep is None else deep
+
+    def logits(self, hidden: Tensor, level: int = 0) -> Tensor:
+        """Of the tokens two positions after the features: ``[..., h]`` to ``[..., choices(level)]``."""
         if self.norm is not None and not self.config.norm_output:
             hidden = self.norm(hidden)
-        return functional.linear(hidden, *self.output)
+        weight, bias = self.output
+        count = self.choices(level)
+        return functional.linear(hidden, weight[:count], None if bias is None else bias[:count])
 
 
 class HeadLayer(nn.Module):

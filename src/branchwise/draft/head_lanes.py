@@ -134,7 +134,7 @@ class HeadLanes:
         else:
             last = torch.stack([hidden[row, count - 1 : count] for row, count in enumerate(counts)])  # [B, 1, h]
         self._last = _Level(lanes, span, last, None)
-        return self._candidates({lane: last[row] for row, lane in enumerate(lanes) if lane in rows}, wanted)
+        return self._candidates({lane: last[row] for row, lane in enumerate(lanes) if lane in rows}, wanted, 0)
 
     def extend(self, nodes: Mapping[int, Sequence[tuple[int, int]]], wanted: int) -> dict[int, list[Candidates]]:
         """Runs the next level of every named lane's tree, in one forward.
@@ -173,14 +173,14 @@ class HeadLanes:
             for row, lane in enumerate(above.lanes)
             if lane in nodes
         }
-        return self._candidates(states, wanted)
+        return self._candidates(states, wanted, depth + 1)
 
-    def _candidates(self, hidden: Mapping[int, Tensor], wanted: int) -> dict[int, list[Candidates]]:
+    def _candidates(self, hidden: Mapping[int, Tensor], wanted: int, level: int) -> dict[int, list[Candidates]]:
         """What may follow the rows ``[n, h]`` of each lane: one selection for all lanes."""
         if not wanted:
             return {}
         states = list(hidden.values())
-        logits = self.head.logits(torch.cat(states) if len(states) > 1 else states[0])  # [all rows, draft vocabulary]
+        logits = self.head.logits(torch.cat(states) if len(states) > 1 else states[0], level)  # [all rows, choices]
         likeliest = iter(likeliest_tokens(logits, wanted, self._target_ids))
         return {lane: list(islice(likeliest, len(rows))) for lane, rows in hidden.items()}
 

@@ -42,7 +42,19 @@ _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 _MATRICES = ("qkv", "output", "gate_up", "down")
 _NORMS = ("of_embedding", "of_hidden", "before_mlp", "query_norm", "key_norm")
 _WHOLE = ("fuse", "join", "beside", "rows")
-_SIZES = ("count", "hidden", "features", "feature_width", "inner", "heads", "kv_heads", "dim", "page_rows", "pairs")
+_SIZES = (
+    "count",
+    "hidden",
+    "features",
+    "feature_width",
+    "inner",
+    "heads",
+    "kv_heads",
+    "dim",
+    "page_rows",
+    "pairs",
+    "deep",
+)
 _TABLES = ("tokens", "positions", "continued")
 _LANES = ("begins", "committed", "flights", "parents", "pages", "page_begins", "wanted")
 
@@ -126,7 +138,6 @@ class NativeHead:
         #: of the rows in the cache
         self.dtype = _DTYPES["f32" if weights == "f32" else "bf16"]
         config = head.config
-        self.outputs = len(head.output[0])
         self._target_ids = None if head.target_ids is None else head.target_ids.tolist()
         self._library = head_library().library
         assert self._library is not None, "who has no reason has a library"
@@ -157,6 +168,7 @@ class NativeHead:
             dim=config.head_dim,
             page_rows=page_rows,
             pairs=weights != "f32",
+            deep=head.choices(1),
             goes_on_normed=config.norm_output,
             scale=config.head_dim**-0.5 * log2(e),
         )

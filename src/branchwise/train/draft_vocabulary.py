@@ -19,6 +19,10 @@ from .shards import ANSWER
 WANTED_COVERAGE = 0.985
 #: sizes that are tried
 SIZES = (4096, 6144, 8192, 12288, 16384)
+#: share of the answers' tokens among which levels below the first choose
+DEEP_COVERAGE = 0.965
+#: and how many those are: a multiple of this
+DEEP_STEP = 512
 #: a token of a prompt or a text counts as so much of one in an answer
 FOREIGN_WEIGHT = 0.2
 
@@ -28,15 +32,18 @@ class DraftVocabulary:
     """The tokens, and how well they cover.
 
     Attributes:
-        ids: int64 ``[D]`` target ids in ascending order; entry i is what the head's row i stands for.
+        ids: int64 ``[D]`` target ids, the most useful first, or all of them in their own order; entry i is what the
+            head's row i stands for.
         vocab_size: of the target.
         training_coverage, held_out_coverage: share of the answers' tokens that are in it.
+        deep: levels of a draft below the first may choose from so many of the first ids; None: from all.
     """
 
     ids: NDArray[np.int64]
     vocab_size: int
     training_coverage: float
     held_out_coverage: float
+    deep: int | None = None
 
     @property
     def is_full(self) -> bool:
@@ -87,8 +94,16 @@ def choose_vocabulary(corpus: Corpus, vocab_size: int, stops: Collection[int], s
         size = vocab_size
     if not isinstance(size, int) or not len(set(stops)) < size <= vocab_size:
         raise ValueError(f"the draft vocabulary must be auto, full or a number up to {vocab_size}, got {size!r}")
-    ids = np.sort(order[:size])
-    return DraftVocabulary(ids, vocab_size, _coverage(answers, ids), _coverage(held_out, ids))
+    ids = order[:size] if size < vocab_size else np.arange(vocab_size)
+    deep = _deep_size(answers, ids) if size < vocab_size else None
+    return DraftVocabulary(ids, vocab_size, _coverage(answers, ids), _coverage(held_out, ids), deep)
+
+
+def _deep_size(counts: NDArray[np.int64], ids: NDArray[np.int64]) -> int | None:
+    """How many of the ids cover `DEEP_COVERAGE` of the tokens, in whole steps; None where that is nearly all."""
+    covered = np.cumsum(counts[ids]) / max(1, counts.sum())
+    size = DEEP_STEP * (1 + int(np.searchsorted(covered, DEEP_COVERAGE)) // DEEP_STEP)
+    return size if 2 * size <= len(ids) else None
 
 
 def _coverage(counts: NDArray[np.int64], ids: NDArray[np.int64]) -> float:

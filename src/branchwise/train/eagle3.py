@@ -9,7 +9,8 @@ the target's features at position i.
     1                     step 0's at i       x[i + 2]        the same, and step 1 of i           x[i + 3]
     2                     step 1's at i       x[i + 3]        the same, and steps 1 and 2 of i    x[i + 4]
 
-What it learns to say is the target's whole distribution, over the draft vocabulary. Knows batches and the head's
+What it learns to say is the target's whole distribution, over the draft vocabulary; from step 1 on over the first part
+of it, as far as deeper levels of a draft choose from that. Knows batches and the head's
 network; knows no files but those it exports.
 """
 
@@ -51,7 +52,8 @@ class Eagle3Options:
         steps: of the unrolling.
         start: folder of a head of this target to begin from, whatever its draft vocabulary; without, from the target.
         published_only: leave out this project's additions (one norm per feature, a projection of the embedding beside
-            the layer, as many key heads as query heads), for engines that know only the paper's head.
+            the layer, as many key heads as query heads, fewer tokens to choose from below the first level), for
+            engines that know only the paper's head.
     """
 
     steps: int = 3
@@ -84,7 +86,7 @@ class Eagle3Method:
         self._model = model
         ids = torch.from_numpy(vocabulary.ids)
         self._target = TargetHead(model, ids)
-        config = eagle3_config(model, len(ids), self.feature_layers, options)
+        config = eagle3_config(model, vocabulary, self.feature_layers, options)
         with seeded(seed):
             self.module: EagleHead = EagleHead(config, self.feature_layers)
         _start(self.module, model, self._target)
@@ -107,10 +109,11 @@ class Eagle3Method:
         final = batch.features[:, :, -1]  # [B, L, h]
         for step, hidden in enumerate(self._unrolled(batch)):
             said = self._shifted(batch.tokens, step + 2)  # [B, A]
-            weights = role_weights(self._shifted(batch.roles, step + 2)) * (self._target.row_of[said] >= 0)
+            rows, count = self._target.row_of[said], self.module.choices(step)
+            weights = role_weights(self._shifted(batch.roles, step + 2)) * ((rows >= 0) & (rows < count))
             chosen = weights > 0
-            logits = self.module.logits(hidden[chosen])  # [n, D]
-            asked = self._target.logits(self._shifted(final, step + 1)[chosen])  # [n, D]
+            logits = self.module.logits(hidden[chosen], step)  # [n, count]
+            asked = self._target.logits(self._shifted(final, step + 1)[chosen], count)  # [n, count]
             loss = weighted_loss(logits, asked, weights[chosen])
             total = total + DEPTH_DECAY**step * loss
             by_depth.append(float(loss.detach()))
@@ -122,7 +125,7 @@ class Eagle3Method:
         measured = self._shifted(batch.roles, 2) == ANSWER
         hits, exists = [], []
         for step, hidden in enumerate(self._unrolled(batch)):
-            best = self._target.ids[self.module.logits(hidden[measured]).argmax(dim=-1)]
+            best = self._target.ids[self.module.logits(hidden[measured], step).argmax(dim=-1)]
             hits.append(best == self._shifted(batch.tokens, step + 2)[measured])
             exists.append(self._shifted(batch.roles, step + 2)[measured] == ANSWER)
         return torch.stack(hits, dim=1), torch.stack(exists, dim=1)
@@ -206,7 +209,7 @@ def default_feature_layers(model: PreTrainedModel) -> tuple[int, ...]:
 
 
 def eagle3_config(
-    model: PreTrainedModel, draft_vocab_size: int, layers: tuple[int, ...], options: Eagle3Options
+    model: PreTrainedModel, vocabulary: DraftVocabulary, layers: tuple[int, ...], options: Eagle3Options
 ) -> EagleConfig:
     """A head of the target's own widths."""
     text = model.config.get_text_config()
@@ -222,7 +225,8 @@ def eagle3_config(
         head_dim=int(getattr(text, "head_dim", None) or text.hidden_size // heads),
         norm_eps=float(getattr(text, "rms_norm_eps", 1e-6)),
         vocab_size=int(model.get_output_embeddings().out_features),
-        draft_vocab_size=draft_vocab_size,
+        draft_vocab_size=len(vocabulary.ids),
+        deep_draft_vocab_size=None if options.published_only else vocabulary.deep,
         rope=rope_of(text),
         max_positions=int(getattr(text, "max_position_embeddings", 2048)),
         feature_layers=layers,
@@ -273,10 +277,12 @@ def eagle3_config_file(config: EagleConfig, dtype: torch.dtype) -> dict[str, Any
     if config.rope["rope_type"] != "default":
         written["rope_scaling"] = dict(config.rope)
     # keys that only this project knows are written only where they say something
-    written |= {key: True for key in ("norm_each", "embedding_residual") if getattr(config, key)}
-    if written.pop("norm_each", False):
-        written["fc_norm"] = True
-    return written
+    ours = {
+        "fc_norm": config.norm_each,
+        "embedding_residual": config.embedding_residual,
+        "deep_draft_vocab_size": config.deep_draft_vocab_size,
+    }
+    return written | {key: value for key, value in ours.items() if value}
 
 
 def _start(head: EagleHead, model: PreTrainedModel, target: TargetHead) -> None:
@@ -294,7 +300,7 @@ def _take_over(head: EagleHead, earlier: EagleHead, target: TargetHead, name: st
     Raises:
         ValueError: it is of another make; names the first difference.
     """
-    sizes = ("draft_vocab_size", "target", "architectures", "max_positions")
+    sizes = ("draft_vocab_size", "deep_draft_vocab_size", "target", "architectures", "max_positions")
     for field in fields(EagleConfig):
         now, then = getattr(head.config, field.name), getattr(earlier.config, field.name)
         if field.name not in sizes and now != then:

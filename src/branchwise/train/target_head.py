@@ -42,9 +42,18 @@ class TargetHead:
         self.row_of[self.ids] = torch.arange(len(self.ids), device=device)
 
     @torch.no_grad()
-    def logits(self, final: Tensor) -> Tensor:
-        """Of the draft vocabulary: ``[n, h]`` final hidden states to ``[n, D]``, in the target's own dtype."""
-        return functional.linear(final.to(self.weight.dtype), self.weight, self.bias)
+    def logits(self, final: Tensor, count: int | None = None) -> Tensor:
+        """Of the draft vocabulary's first ``count`` tokens, or all D.
+
+        Args:
+            final: hidden states ``[n, h]``.
+            count: how many tokens.
+
+        Returns:
+            ``[n, count]``, in the target's own dtype.
+        """
+        bias = None if self.bias is None else self.bias[:count]
+        return functional.linear(final.to(self.weight.dtype), self.weight[:count], bias)
 
 
 @torch.no_grad()

@@ -150,7 +150,8 @@ def _vocabulary(
     order: TrainingOrder, corpus: Corpus, identity: Identity, stops: Sequence[int], state: TrainingState | None
 ) -> DraftVocabulary:
     if state is not None:
-        return DraftVocabulary(state.about["vocabulary"].numpy(), identity.vocab_size, *state.about["coverage"])
+        about = state.about
+        return DraftVocabulary(about["vocabulary"].numpy(), identity.vocab_size, *about["coverage"], about["deep"])
     return choose_vocabulary(corpus, identity.vocab_size, stops, order.draft_vocabulary)
 
 
@@ -165,6 +166,7 @@ def _about(
         "shards": [list(shards) for shards in corpus.shards],
         "vocabulary": torch.from_numpy(vocabulary.ids),
         "coverage": [vocabulary.training_coverage, vocabulary.held_out_coverage],
+        "deep": vocabulary.deep,
         "autocast": autocast,
     }
 
@@ -203,7 +205,11 @@ def _export(
         "training_seconds": round(trainer.state.seconds, 1),
         "options": about["options"],
         "settings": about["settings"],
-        "draft_vocabulary": {"size": len(about["vocabulary"]), "coverage": about["coverage"]},
+        "draft_vocabulary": {
+            "size": len(about["vocabulary"]),
+            "deep": about["deep"],
+            "coverage": about["coverage"],
+        },
         "bfloat16": about["autocast"],
         "data": [folder.name for folder in order.data],
         "target": about["target"],

@@ -46,6 +46,7 @@ typedef struct {
     const norm *each;                /* of every feature; NULL for none */
     const char *embedding;           /* [V, h] */
     int64_t embedding_dtype, count, hidden, features, feature_width, inner, heads, kv_heads, dim, page_rows, pairs;
+    int64_t deep;           /* output rows of levels below the first */
     int64_t goes_on_normed; /* the next level continues what `last` gives */
     float scale;            /* of scores, to base 2 */
 } head;
@@ -75,7 +76,8 @@ typedef struct {
     top_part *parts; /* [parts, R] */
     float *threads;
     int64_t rows, unit_count, tasks, thread_floats, part_count, widest;
-    int way; /* of multiplying numbers */
+    matrix output; /* as many of its rows as this forward's nodes are chosen from */
+    int way;       /* of multiplying numbers */
 } work;
 
 static int64_t item_of(const head *h) { return h->pairs ? 2 : 4; }
@@ -99,7 +101,10 @@ static void lay_out(const head *h, const forward *f, work *w, arena *a) {
         if (widths[i] > w->widest) w->widest = widths[i];
     for (int64_t i = 0; i < h->count; i++)
         if (h->layers[i].qkv.outputs > outputs) outputs = h->layers[i].qkv.outputs;
-    w->part_count = (h->rows.outputs + PART - 1) / PART;
+    w->output = h->rows;
+    if (f->continued) w->output.outputs = h->deep;
+    w->output.strips = (w->output.outputs + STRIP - 1) / STRIP;
+    w->part_count = (w->output.outputs + PART - 1) / PART;
     w->embedded = take(a, 4 * rows * h->hidden);
     w->residual = take(a, 4 * rows * h->hidden);
     w->qkv = take(a, 4 * rows * outputs);
@@ -110,7 +115,7 @@ static void lay_out(const head *h, const forward *f, work *w, arena *a) {
     w->mixed = take(a, numbers_of(h, rows, heads));
     w->inner = take(a, numbers_of(h, rows, h->inner));
     w->last = take(a, numbers_of(h, wanted, h->hidden));
-    w->logits = take(a, 4 * f->wanted_count * h->rows.outputs);
+    w->logits = take(a, 4 * f->wanted_count * w->output.outputs);
     w->parts = take(a, f->wanted_count * w->part_count * sizeof(top_part));
     /* of each thread: an unpacked strip or 16 rows on their way to be numbers, and the sums of all rows with a strip, or
        those 16 rows in 8 bits */
@@ -295,13 +300,13 @@ static void last_phase(const head *h, const forward *f, const work *w, float *mi
             else memcpy(normed, residual, 4 * n);
             memcpy(f->states + (first + r) * n, h->goes_on_normed ? normed : residual, 4 * n);
         }
-        put_inputs(&h->rows, w->last, first, rows, mine, n, w->way, mine + 16 * n);
+        put_inputs(&w->output, w->last, first, rows, mine, n, w->way, mine + 16 * n);
     }
 }
 
 /* a thread takes the same parts of all rows: those it has in its cache, as it computed them */
 static void top_phase(const head *h, const forward *f, const work *w) {
-    int64_t width = h->rows.outputs, rows = f->wanted_count;
+    int64_t width = w->output.outputs, rows = f->wanted_count;
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < rows * w->part_count; n++) {
         int64_t first = n / rows * PART, last = first + PART < width ? first + PART : width;
@@ -328,7 +333,7 @@ static int run_all(const head *h, const forward *f, const work *w, float *mine) 
     if (!f->wanted_count) return failed;
     if (h->beside.values) strip_phase(w->way, &h->beside, w->beside, w->rows, ADD, w->residual, mine);
     last_phase(h, f, w, mine);
-    strip_phase(w->way, &h->rows, w->last, f->wanted_count, STORE, w->logits, mine);
+    strip_phase(w->way, &w->output, w->last, f->wanted_count, STORE, w->logits, mine);
     top_phase(h, f, w);
     return failed;
 }
