@@ -84,7 +84,7 @@ def test_a_peer_stands_for_its_methods() -> None:
     ]
     assert names("branchwise", with_head=True) == [
         "branchwise:plain",
-        "branchwise:mixed+head-17",
+        "branchwise:auto+head-17",
         "branchwise:auto+head",
     ]
     assert {name.partition(":")[0] for name in names()} == {

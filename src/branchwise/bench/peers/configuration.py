@@ -3,7 +3,7 @@
     transformers       plain, lookup-N (prompt_lookup_num_tokens), early-exit (assistant_early_exit)
     llama.cpp          plain, lookup-N (drafts of N after the last two tokens, "ngram-simple"), ngram-cache
     openvino-genai     plain, lookup-N (prompt_lookup with num_assistant_tokens)
-    branchwise         on transformers: plain, DRAFTER-BUDGET as in `methods` (mixed-17, mixed+head-9, auto)
+    branchwise         on transformers: plain, DRAFTER-BUDGET as in `methods` (mixed-17, auto-17, mixed+head-9, auto)
     branchwise/ENGINE-FORMAT
                        the same on the engine native or openvino, weights f32, bf16, int8 or int4
 
@@ -35,8 +35,8 @@ DEFAULT_METHODS: dict[str, tuple[str, ...]] = {
     "transformers": ("plain", "lookup-3", "lookup-10", "early-exit"),
     "llama.cpp": ("plain", "lookup-3", "lookup-10", "ngram-cache"),
     "openvino-genai": ("plain", "lookup-3", "lookup-5"),
-    OWN: ("plain", "mixed-17", "auto"),
-    **{f"{OWN}/{compiled}": ("plain", "mixed-17", "mixed-33", "auto") for compiled in COMPILED},
+    OWN: ("plain", "auto-17", "auto"),
+    **{f"{OWN}/{compiled}": ("plain", "auto-17", "auto-32", "auto") for compiled in COMPILED},
 }
 #: peers of a run for which none are named
 DEFAULT_PEERS = ("transformers", "llama.cpp", "openvino-genai", OWN, f"{OWN}/native-bf16", f"{OWN}/native-int4")
@@ -124,7 +124,7 @@ def configurations(words: Sequence[str], *, with_head: bool = False, with_model:
 
 
 def _with_extra(method: str, extra: str) -> str:
-    """``mixed-17`` -> ``mixed+head-17``."""
+    """``auto-17`` -> ``auto+head-17``."""
     if method == "plain":
         return method
     drafter, dash, budget = method.partition("-")
