@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from branchwise.draft import grow
+from branchwise.draft.best_first import LEAST_SHARE
 
 pytestmark = pytest.mark.core
 
@@ -47,6 +48,49 @@ def test_no_tree_of_the_same_size_promises_more(seed, drafted):
     growth = grow(0, drafted + 1, None, 10, lambda path, least: table.get(path, ()))
     assert sum(growth.scores[1:]) == pytest.approx(best_sum(table, drafted))
     assert growth.scores == sorted(growth.scores, reverse=True)
+
+
+def grown_by_sorting(budget: int, table: dict, least_score: float) -> list[tuple[int, int, float]]:
+    """Token, parent and score of every node: all candidates are kept and sorted anew; of equal ones the first found."""
+    nodes, paths = [(0, -1, 1.0)], [()]
+    candidates: list[tuple[int, int, float]] = []
+    for node in range(budget - 1):
+        score = nodes[node][2]
+        for token, estimate, _ in table.get(paths[node], ()):
+            if estimate >= least_score / score and 0 <= token < 10:
+                candidates.append((token, node, score * estimate))
+        candidates.sort(key=lambda one: -one[2])
+        if node == len(candidates):
+            break
+        nodes.append(candidates[node])
+        paths.append((*paths[candidates[node][1]], candidates[node][0]))
+    return nodes
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    budget=st.integers(1, 20),
+    children=st.lists(
+        st.lists(
+            st.tuples(st.integers(-1, 10), st.sampled_from([0.0, 0.001, 0.25, 0.5, 0.5, 1.0, 1 / 3])),
+            max_size=4,
+            unique_by=lambda child: child[0],
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+)
+def test_nodes_come_as_if_all_candidates_were_sorted_at_every_step(budget, children):
+    table: dict = {}
+
+    def expand(path, least):
+        table[path] = [(token, estimate, "toy") for token, estimate in children[sum(path) % len(children)]]
+        return table[path]
+
+    growth = grow(0, budget, None, 10, expand)
+    assert [*zip(growth.tokens, growth.parents, growth.scores, strict=True)] == grown_by_sorting(
+        budget, table, LEAST_SHARE / budget
+    )
 
 
 def test_expands_lazily():

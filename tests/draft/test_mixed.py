@@ -138,6 +138,23 @@ def test_refuses_no_sources_and_twin_names():
         MixedDrafter([TableSource("a", dict), TableSource("a", dict)])
 
 
+@given(
+    trust=st.lists(st.sampled_from([0.1, 0.5, 0.5, 0.9, 1.0]), min_size=4, max_size=4),
+    said=st.lists(st.lists(st.integers(0, 1), max_size=4), min_size=2, max_size=2),
+)
+def test_the_more_trusted_comes_first_and_among_equals_what_was_said_first(trust, said):
+    sources = [TableSource(name, dict) for name in "ab"]
+    for index, (source, kinds) in enumerate(zip(sources, said, strict=True)):
+        source.trust = tuple(trust[2 * index : 2 * index + 2])
+        source.evidence = lambda state, path, kinds=kinds: [Evidence(kind, {7: 1.0}) for kind in kinds]
+    drafter = MixedDrafter(sources)
+    state = drafter.start(DraftContext([1], VOCAB))
+    state.asked = True
+    spoken = [("ab"[index], 2 * index + kind) for index in (0, 1) for kind in said[index]]
+    found = [(name, kind) for _, kind, _, name in drafter._mixture._evidence(state, ())]
+    assert found == sorted(spoken, key=lambda one: -trust[one[1]])
+
+
 @given(st.floats(0.0, 1.0), st.lists(st.tuples(st.floats(0.0, 1.0), st.booleans()), max_size=50))
 def test_a_calibrated_claim_is_a_probability(claim, history):
     calibration = Calibration()

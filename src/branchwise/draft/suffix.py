@@ -6,8 +6,9 @@ share. Does not know the target.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 
@@ -36,6 +37,8 @@ def _first_kinds(lengths: Sequence[int], longest: int, first: int) -> list[int]:
     return [first + KINDS * number for number in classes]
 
 
+#: takes a triple; `Evidence` itself takes twice as long, which shows at so many nodes
+_as_evidence: Callable[[tuple[int, dict[int, int], int]], Evidence] = partial(tuple.__new__, Evidence)
 _OWN_KINDS = _first_kinds(OWN_LENGTHS, MAX_CONTEXT, 0)
 _STORED_KINDS = _first_kinds(STORED_LENGTHS, MAX_MATCH, KINDS * len(OWN_LENGTHS))
 
@@ -69,9 +72,11 @@ class SuffixLane:
 
     def place(self, path: Path) -> Place:
         """The longest known context that ends with ``path``."""
-        place = self.places.get(path)
+        places = self.places
+        place = places.get(path)
         if place is None:
-            place = self.places[path] = self.automaton.advance(self.place(path[:-1]), path[-1])
+            before = places.get(path[:-1]) or self.place(path[:-1])
+            place = places[path] = self.automaton.advance(before, path[-1])
         return place
 
 
@@ -117,10 +122,10 @@ class SuffixSource:
     def evidence(self, state: SuffixLane, path: Path) -> list[Evidence]:
         """Continuations of every known context of the path."""
         kinds = _OWN_KINDS
-        found = [
-            Evidence(kinds[length] + (2 if len(counts) > 1 else 0 if total == 1 else 1), counts, total)
-            for length, counts, total in state.automaton.continuations(state.place(path), MAX_CONTEXTS)
-        ]
+        found: list[Evidence] = []
+        for length, counts, total in state.automaton.continuations(state.place(path), MAX_CONTEXTS):
+            kind = kinds[length] + (2 if len(counts) > 1 else 0 if total == 1 else 1)
+            found.append(_as_evidence((kind, counts, total)))
         if self.store is not None and state.matches[()]:
             found += _stored_evidence(self.store, state, path)
         return found
