@@ -61,8 +61,8 @@ def wide_head(dtype: torch.dtype = torch.float32) -> EagleHead:
     """With whole tiles of the matrix unit, grouped queries, and a vocabulary of more than one part."""
     config = EagleConfig(
         version=3, hidden_size=96, target_hidden_size=64, intermediate_size=80, heads=4, kv_heads=2, head_dim=32,
-        vocab_size=9100, draft_vocab_size=9001, deep_draft_vocab_size=4701, features=2, own_embeddings=True, own_output=True,
-        norm_each=True, embedding_residual=True,
+        vocab_size=9100, draft_vocab_size=9001, deep_draft_vocab_size=4701, features=2, own_embeddings=True,
+        own_output=True, norm_each=True, embedding_residual=True,
     )  # fmt: skip
     torch.manual_seed(3)
     head = EagleHead(config, (1, 2)).eval().requires_grad_(False)

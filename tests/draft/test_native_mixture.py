@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 
 import pytest
 import torch
@@ -23,11 +24,15 @@ from branchwise.draft import (
     native_mixture,
     ngram,
     recycling,
+    suffix,
 )
 from branchwise.draft.mixture import Mixture
 from branchwise.draft.native_mixture import NativeMixture
-from branchwise.draft.native_tables import NativeAdjacency, NativeNgrams, mix_library
+from branchwise.draft.native_tables import NativeAdjacency, NativeNgrams, NativeSuffixes, mix_library
 from branchwise.draft.ngram import ORDERS, RECENCY, NgramTrie
+from branchwise.draft.suffix import OwnText
+from branchwise.draft.suffix_automaton import MAX_CONTEXT
+from branchwise.draft.suffix_store import SuffixStore
 from small_model_rig import Always
 
 # without a compiler there is nothing to compare: the mixture in Python serves
@@ -81,7 +86,17 @@ class Many(Hunch):
         return [Evidence(last % 2, {(last + step) % 40: 4.0**-step for step in range(1, 30)}, 0.4)]
 
 
+def stored():
+    """A store that continues some texts, so that a lane has evidence beside that of its own."""
+    store = SuffixStore(500)
+    for first in range(VOCAB):
+        store.add([(first + step * step) % VOCAB for step in range(30)])
+    return store
+
+
 SOURCES = {
+    "suffix": lambda: [SuffixSource()],
+    "suffix and store": lambda: [SuffixSource(stored()), NgramSource()],
     "ngram": lambda: [NgramSource()],
     "recycling": lambda: [RecyclingSource()],
     "both": lambda: [NgramSource(), RecyclingSource()],
@@ -98,7 +113,7 @@ def costly(drafter):
 
 
 def in_python(monkeypatch):
-    for module in (native_mixture, ngram, recycling):
+    for module in (native_mixture, ngram, recycling, suffix):
         monkeypatch.setattr(module, "mix_library", lambda: None)
 
 
@@ -149,6 +164,56 @@ def test_ngrams_in_c_are_the_trie(history, cut, path):
     found, expected = table.evidence(path), trie.evidence(path)
     assert found == expected
     assert [list(one.weights) for one in found] == [list(one.weights) for one in expected], "in the same order"
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    words=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=40), min_size=1, max_size=5),
+    order=st.lists(st.integers(0, 4), min_size=1, max_size=12),
+    path=st.lists(st.integers(0, 9), max_size=5).map(tuple),
+)
+def test_suffixes_in_c_are_the_automaton(words, order, path):
+    python, native = OwnText(), NativeSuffixes(mix_library(), MAX_CONTEXT, suffix.MAX_CONTEXTS, suffix._OWN_KINDS)
+    for number in order:
+        word = words[number % len(words)]
+        python.extend(word)
+        native.extend(word)
+        for below in (path, (), path[:2], (*word, *path), tuple(word)):
+            found, expected = native.evidence(below), python.evidence(below)
+            assert found == expected
+            assert [list(one.weights) for one in found] == [list(one.weights) for one in expected], "in the same order"
+    native.check_integrity()
+    assert len(native) == len(python)
+
+
+def test_common_contexts_and_long_repeats_are_counted_alike():
+    python, native = OwnText(), NativeSuffixes(mix_library(), MAX_CONTEXT, suffix.MAX_CONTEXTS, suffix._OWN_KINDS)
+    chance = random.Random(5)
+    phrase = [chance.randrange(50) for _ in range(MAX_CONTEXT + 30)]
+    for number in range(60):
+        # the end of a phrase that is longer than what is counted, then a token that hundreds of others follow
+        part = [
+            *phrase[chance.randrange(20) :],
+            chance.randrange(50),
+            *(x for n in range(9) for x in (60, n % (1 + number % 9))),
+        ]
+        for token in part:
+            for one in (python, native):
+                one.extend([token])
+            assert native.evidence(()) == python.evidence(())
+        for path in ((60,), tuple(phrase), tuple(phrase[5:50])):
+            assert native.evidence(path) == python.evidence(path)
+
+
+def test_a_context_with_more_continuations_than_there_is_room_for_at_first():
+    python, native = OwnText(), NativeSuffixes(mix_library(), MAX_CONTEXT, suffix.MAX_CONTEXTS, suffix._OWN_KINDS)
+    text = [token for number in range(1, 700) for token in (0, number)]
+    for one in (python, native):
+        one.extend(text)
+    assert native.evidence((0,)) == python.evidence((0,))
+    assert len(native.evidence((0,))[0].weights) > 500
+    deep = tuple(text[-900:])  # further than places are remembered
+    assert native.evidence(deep) == python.evidence(deep) and native.evidence(deep[:-1]) == python.evidence(deep[:-1])
 
 
 def test_a_suffix_with_more_continuations_than_are_kept():
@@ -224,18 +289,18 @@ def test_tables_are_freed_with_their_owners(monkeypatch):
             function = getattr(library, name)
             return (lambda handle: (freed.append(name), function(handle))) if name.endswith("_free") else function
 
-    for module in (ngram, recycling):
+    for module in (ngram, recycling, suffix):
         monkeypatch.setattr(module, "mix_library", Counting)
-    drafter = MixedDrafter([NgramSource(), RecyclingSource()])
+    drafter = MixedDrafter([NgramSource(), SuffixSource(), RecyclingSource()])
     context = DraftContext([1, 2, 1], VOCAB)
     state = drafter.start(context)
     drafter.propose([state], [context], [5])
     del state
     gc.collect()
-    assert freed == ["ngrams_free"]
+    assert sorted(freed) == ["ngrams_free", "suffixes_free"]
     del drafter
     gc.collect()
-    assert freed == ["ngrams_free", "adjacency_free"]
+    assert freed[2:] == ["adjacency_free"]
 
 
 def test_where_nothing_can_be_compiled_python_does_it(monkeypatch):

@@ -189,7 +189,7 @@ def test_long_runs_keep_automaton_and_store_whole():
             record = verify(draft, context.tokens, score)
             drafter.observe([lane], [record])
             context.tokens.extend(record.tokens)
-        lane.sources[0].automaton.check_integrity()
+        lane.sources[0].own.check_integrity()
         drafter.finish(lane)
         drafter.store.check_integrity()
     assert len(generate(drafter, [[1, 2]], 5, 9, 12, bigram_scorer(12))[0][0]) >= 7

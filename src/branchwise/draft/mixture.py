@@ -43,14 +43,14 @@ class MixedState:
         asked: whether the sources that cost forwards take part in this step.
         free: the tree of the others, while a step is open for which there was a choice.
         tail: the last tokens of the text that this step's tree continues.
-        heard: a mixture's own notes on who speaks, by ``asked``.
+        heard: a mixture's own notes on who speaks, by what that depends on.
     """
 
     sources: list[SourceState]
     asked: bool = False
     free: DraftTree | None = None
     tail: list[int] = field(default_factory=list)
-    heard: dict[bool, Any] = field(default_factory=dict)
+    heard: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

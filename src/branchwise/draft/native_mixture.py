@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 
@@ -89,14 +89,16 @@ class _Heard:
     """Who speaks in one lane, in some of its steps.
 
     Attributes:
-        voices: the sources.
+        voices: the sources; one that has a table and knows more comes twice.
         tellings: of those that Python asks, by place.
+        asks: how it asks them.
         tables: those that C reads; they must live as long as it may.
         native: the voices as C knows them.
     """
 
     voices: list[Voice]
     tellings: dict[int, _Telling]
+    asks: dict[int, Callable[[SourceState, Path], Sequence[Evidence]]]
     tables: list[NativeTable]
     native: ctypes.Array[_Voice]
 
@@ -177,21 +179,12 @@ class NativeMixture(Mixture):
         self._check(bool(failed))
 
     def _heard(self, state: MixedState) -> _Heard:
-        heard = state.heard.get(state.asked)
-        if heard is None:
-            voices = [voice for voice in self.voices if state.asked or not voice.costs]
-            native, tellings, tables = (_Voice * len(voices))(), {}, []
-            for place, voice in enumerate(voices):
-                table = _native_table(voice.source, state.sources[voice.index])
-                if table is not None:
-                    tables.append(table)
-                    form, of = table.form, table.handle
-                else:
-                    tellings[place] = _Telling()
-                    form, of = TOLD, ctypes.addressof(tellings[place].told)
-                native[place] = _Voice(form, voice.first_kind, of)
-            heard = state.heard[state.asked] = _Heard(voices, tellings, tables, native)
-        return heard
+        speaking = [voice for voice in self.voices if state.asked or not voice.costs]
+        more = {voice.index for voice in speaking if _knows_more(voice.source, state.sources[voice.index])}
+        known = state.heard.get((state.asked, *more))
+        if known is None:
+            known = state.heard[state.asked, *more] = _hear(state, speaking, more)
+        return known
 
     def _asking(
         self, state: MixedState, heard: _Heard, path_of: Callable[[int], Path], learned: Sequence[int] | None
@@ -202,8 +195,7 @@ class NativeMixture(Mixture):
 
         def ask(place: int, node: int, crumb: float) -> int:
             try:
-                voice = heard.voices[place]
-                found = voice.source.evidence(state.sources[voice.index], path_of(node))
+                found = heard.asks[place](state.sources[heard.voices[place].index], path_of(node))
                 token = None if learned is None else learned[node]
                 return heard.tellings[place].tell(found, crumb, token) if found else 0
             except BaseException as error:  # there is no way through C: it is raised again behind it
@@ -218,6 +210,37 @@ class NativeMixture(Mixture):
             raise failure
         if failed:
             raise MemoryError("no memory for a draft tree")
+
+
+def _hear(state: MixedState, speaking: Sequence[Voice], more: Collection[int]) -> _Heard:
+    heard = _Heard([], {}, {}, [], (_Voice * (len(speaking) + len(more)))())
+
+    def add(voice: Voice, form: int, of: int) -> None:
+        heard.native[len(heard.voices)] = _Voice(form, voice.first_kind, of)
+        heard.voices.append(voice)
+
+    def add_asked(voice: Voice, ask: Callable[[SourceState, Path], Sequence[Evidence]]) -> None:
+        place = len(heard.voices)
+        telling = heard.tellings[place] = _Telling()
+        heard.asks[place] = ask
+        add(voice, TOLD, ctypes.addressof(telling.told))
+
+    for voice in speaking:
+        table = _native_table(voice.source, state.sources[voice.index])
+        if table is None:
+            add_asked(voice, voice.source.evidence)
+            continue
+        heard.tables.append(table)
+        add(voice, table.form, table.handle)
+        if voice.index in more:
+            # who has `knows_more` has this, too; neither is part of the protocol
+            add_asked(voice, voice.source.more_evidence)  # type: ignore[attr-defined]
+    return heard
+
+
+def _knows_more(source: CandidateSource, state: SourceState) -> bool:
+    """Whether a source with a table of C has more to say in this step."""
+    return hasattr(source, "knows_more") and bool(source.knows_more(state))
 
 
 def _native_table(source: CandidateSource, state: SourceState) -> NativeTable | None:

@@ -1,4 +1,4 @@
-"""The tables of ngram.py and recycling.py in C (`native_mix/`): what may follow a context, found in a microsecond.
+"""The tables of ngram.py, recycling.py and suffix.py in C (`native_mix/`): what may follow, found in a microsecond.
 
 Knows handles and addresses. The arithmetic is in C, compiled on first use (`native.kernel`); where there is no compiler
 the tables in Python serve, which say the same to the last bit.
@@ -22,8 +22,8 @@ from .source import Evidence
 
 MIX_SOURCES = Path(__file__).with_name("native_mix")
 #: forms of a voice, as in mixture.h
-NGRAMS, ADJACENCY, TOLD = range(3)
-#: most pieces of evidence that one table gives at a node, and most tokens that they name together
+NGRAMS, ADJACENCY, SUFFIXES, TOLD = range(4)
+#: most pieces of evidence that one table gives at a node, and room for the tokens that they name together at first
 _PIECES, _NAMED = 16, 256
 _ADDRESS, _NUMBER, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 #: called by C with the number of a voice and of a node, and the least share that matters
@@ -37,6 +37,10 @@ _SIGNATURES = {
     "adjacency_free": (None, (_ADDRESS,)),
     "adjacency_common": (None, (_ADDRESS, _ADDRESS, _ADDRESS, _NUMBER, _REAL)),
     "adjacency_put": (ctypes.c_int, (_ADDRESS, _NUMBER, _ADDRESS, _ADDRESS, _NUMBER, _NUMBER, _ADDRESS, _ADDRESS)),
+    "suffixes_new": (_ADDRESS, (_NUMBER, _NUMBER, _ADDRESS)),
+    "suffixes_free": (None, (_ADDRESS,)),
+    "suffixes_extend": (ctypes.c_int, (_ADDRESS, _ADDRESS, _NUMBER)),
+    "suffixes_check": (_NUMBER, (_ADDRESS,)),
     "mix_grow": (_NUMBER, (*[_ADDRESS] * 2, _NUMBER, _ADDRESS, *[_NUMBER] * 5, ASK, *[_ADDRESS] * 4)),
     "mix_learn": (ctypes.c_int, (*[_ADDRESS] * 2, _NUMBER, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER, ASK)),
     "mix_evidence": (_NUMBER, (_NUMBER, _ADDRESS, _ADDRESS, _NUMBER, _NUMBER, *[_ADDRESS] * 5)),
@@ -97,16 +101,20 @@ class NativeTable:
     def evidence_after(self, tokens: Sequence[int]) -> list[Evidence]:
         """What it says about the token after ``tokens``."""
         newest_first = numbers(tokens[: -self.reach - 1 : -1])
-        kinds, counts, named = (array("q", bytes(8 * size)) for size in (_PIECES, _PIECES, _NAMED))
-        totals, weights = array("d", bytes(8 * _PIECES)), array("d", bytes(8 * _NAMED))
-        pieces = self._library.mix_evidence(
-            self.form,
-            self.handle,
-            address(newest_first),
-            len(newest_first),
-            _NAMED,
-            *addresses(kinds, counts, totals, named, weights),
-        )
+        kinds, counts = array("q", bytes(8 * _PIECES)), array("q", bytes(8 * _PIECES))
+        totals = array("d", bytes(8 * _PIECES))
+        room, pieces = _NAMED // 2, -1
+        while pieces < 0:
+            room *= 2
+            named, weights = array("q", bytes(8 * room)), array("d", bytes(8 * room))
+            pieces = self._library.mix_evidence(
+                self.form,
+                self.handle,
+                address(newest_first),
+                len(newest_first),
+                room,
+                *addresses(kinds, counts, totals, named, weights),
+            )
         found, at = [], 0
         for kind, count, total in zip(kinds[:pieces], counts, totals, strict=False):
             end = at + count
@@ -193,3 +201,54 @@ class NativeAdjacency(NativeTable):
             _, weights, total = self.written.evidence
             common, counts = numbers(list(weights)), array("d", weights.values())
             self._library.adjacency_common(self.handle, address(common), address(counts), len(common), total)
+
+
+#: what `suffixes_check` finds, by number
+_FAULTS = (
+    "",
+    "there are too many states",
+    "the last state does not spell the whole text",
+    "the link of a state leads to no shorter one",
+    "a move is not found again",
+    "a move gets no longer",
+    "a move leads past its shorter substrings",
+    "a state that is counted has no count",
+)
+
+
+class NativeSuffixes(NativeTable):
+    """`suffix_automaton.SuffixAutomaton` in C, and who reads it where.
+
+    Args:
+        library: the kernel.
+        max_context: longest context whose continuations are counted.
+        most: contexts that were continued in several ways and have a say in one token.
+        kinds: first kind of evidence of a context of 0 to ``max_context`` tokens.
+    """
+
+    form = SUFFIXES
+    reach = 1 << 30  # all of a path
+
+    def __init__(self, library: ctypes.PyDLL, max_context: int, most: int, kinds: Sequence[int]) -> None:
+        by_length = numbers(kinds)
+        super().__init__(library, library.suffixes_new(max_context, most, address(by_length)), "suffixes_free")
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Takes in tokens that follow those seen so far."""
+        fresh = numbers(tokens)
+        if self._library.suffixes_extend(self.handle, address(fresh), len(fresh)):
+            raise MemoryError("no memory for the suffixes of a text")
+        self._length += len(fresh)
+
+    def evidence(self, path: tuple[int, ...]) -> list[Evidence]:
+        """What followed the contexts that end with the path, longest first."""
+        return self.evidence_after(path)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError when links, moves, lengths and counts do not fit together."""
+        fault = self._library.suffixes_check(self.handle)
+        assert not fault, _FAULTS[fault]

@@ -39,7 +39,8 @@ class CandidateSource(Protocol):
     Some members are optional: ``finish(state)`` when a lane ends; ``costs_forwards = True`` for a source that runs a
     model in `begin`, and then ``skip(states, contexts)``, called in its place when the step can do without;
     ``samples = True`` and ``complete`` for a source that draws, see `DrafterSource`; ``native_table(state)`` for one
-    whose evidence comes from a table of C (None while it does not), which the mixer then reads itself.
+    whose evidence comes from a table of C (None while it does not), which the mixer then reads itself, and with it
+    ``knows_more(state)`` and ``more_evidence(state, path)`` for what comes after the table's in some steps.
     """
 
     name: str

@@ -6,15 +6,15 @@ share. Does not know the target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from operator import itemgetter
 
 from .best_first import Path
 from .block_text import NONE
 from .mixed import MixedDrafter
+from .native_tables import NativeSuffixes, mix_library
 from .protocol import DraftContext, StepRecord
 from .source import Evidence
 from .suffix_automaton import MAX_CONTEXT, Place, SuffixAutomaton
@@ -37,8 +37,6 @@ def _first_kinds(lengths: Sequence[int], longest: int, first: int) -> list[int]:
     return [first + KINDS * number for number in classes]
 
 
-#: takes a triple; `Evidence` itself takes twice as long, which shows at so many nodes
-_as_evidence: Callable[[tuple[int, dict[int, int], int]], Evidence] = partial(tuple.__new__, Evidence)
 _OWN_KINDS = _first_kinds(OWN_LENGTHS, MAX_CONTEXT, 0)
 _STORED_KINDS = _first_kinds(STORED_LENGTHS, MAX_MATCH, KINDS * len(OWN_LENGTHS))
 
@@ -52,6 +50,49 @@ def _starting_trust() -> tuple[float, ...]:
     return tuple(trust)
 
 
+class OwnText:
+    """One lane's text in a suffix automaton, and the places of this step's readers."""
+
+    def __init__(self) -> None:
+        self._automaton = SuffixAutomaton()
+        self._places: dict[Path, Place] = {(): self._automaton.place()}
+
+    def __len__(self) -> int:
+        return len(self._automaton)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Takes in tokens that follow those seen so far."""
+        self._automaton.extend(tokens)
+        self._places = {(): self._automaton.place()}
+
+    def evidence(self, path: Path) -> list[Evidence]:
+        """Continuations of every known context that ends with ``path``."""
+        kinds = _OWN_KINDS
+        found: list[Evidence] = []
+        for length, counts, total in self._automaton.continuations(self._place(path), MAX_CONTEXTS):
+            found.append(Evidence(kinds[length] + (2 if len(counts) > 1 else 0 if total == 1 else 1), counts, total))
+        return found
+
+    def _place(self, path: Path) -> Place:
+        """The longest known context that ends with ``path``."""
+        places = self._places
+        place = places.get(path)
+        if place is None:
+            before = places.get(path[:-1]) or self._place(path[:-1])
+            place = places[path] = self._automaton.advance(before, path[-1])
+        return place
+
+    def check_integrity(self) -> None:
+        """See `SuffixAutomaton.check_integrity`."""
+        self._automaton.check_integrity()
+
+
+def _own_text() -> OwnText | NativeSuffixes:
+    """In C where there is a compiler."""
+    library = mix_library()
+    return OwnText() if library is None else NativeSuffixes(library, MAX_CONTEXT, MAX_CONTEXTS, _OWN_KINDS)
+
+
 @dataclass
 class SuffixLane:
     """One lane: its text, and what was found below the root in this step.
@@ -59,25 +100,14 @@ class SuffixLane:
     Attributes:
         context: the lane's own; its tokens are added to the store in the end.
         prompt_length: tokens of the prompt.
-        automaton: of prompt and output.
-        places: in the automaton, by path.
+        own: prompt and output.
         matches: in the store, by path.
     """
 
     context: DraftContext
     prompt_length: int
-    automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
-    places: dict[Path, Place] = field(default_factory=dict)
-    matches: dict[Path, list[Match]] = field(default_factory=dict)
-
-    def place(self, path: Path) -> Place:
-        """The longest known context that ends with ``path``."""
-        places = self.places
-        place = places.get(path)
-        if place is None:
-            before = places.get(path[:-1]) or self.place(path[:-1])
-            place = places[path] = self.automaton.advance(before, path[-1])
-        return place
+    own: OwnText | NativeSuffixes = field(default_factory=_own_text)
+    matches: dict[Path, list[Match]] = field(default_factory=lambda: {(): []})
 
 
 class SuffixSource:
@@ -108,27 +138,31 @@ class SuffixSource:
         if self.store is not None:
             self.store.claim(context.vocab_size)
         lane = SuffixLane(context, len(context.tokens))
-        lane.automaton.extend(context.tokens)
+        lane.own.extend(context.tokens)
         return lane
+
+    def native_table(self, state: SuffixLane) -> NativeSuffixes | None:
+        """The lane's own text, if it is in a table of C."""
+        return state.own if isinstance(state.own, NativeSuffixes) else None
+
+    def knows_more(self, state: SuffixLane) -> bool:
+        """Whether there is evidence beside that of the lane's own text in this step."""
+        return bool(state.matches[()])
+
+    def more_evidence(self, state: SuffixLane, path: Path) -> list[Evidence]:
+        """What the store says, if it says anything in this step."""
+        return _stored_evidence(self.store, state, path) if self.store is not None and state.matches[()] else []
 
     def begin(self, states: Sequence[SuffixLane], contexts: Sequence[DraftContext], budgets: Sequence[int]) -> None:
         """Reads the tokens committed since the last step."""
         for lane, context in zip(states, contexts, strict=True):
             lane.context = context
-            lane.automaton.extend(context.tokens[len(lane.automaton) :])
-            lane.places = {(): lane.automaton.place()}
+            lane.own.extend(context.tokens[len(lane.own) :])
             lane.matches = {(): self.store.matches(context.tokens) if self.store is not None else []}
 
     def evidence(self, state: SuffixLane, path: Path) -> list[Evidence]:
         """Continuations of every known context of the path."""
-        kinds = _OWN_KINDS
-        found: list[Evidence] = []
-        for length, counts, total in state.automaton.continuations(state.place(path), MAX_CONTEXTS):
-            kind = kinds[length] + (2 if len(counts) > 1 else 0 if total == 1 else 1)
-            found.append(_as_evidence((kind, counts, total)))
-        if self.store is not None and state.matches[()]:
-            found += _stored_evidence(self.store, state, path)
-        return found
+        return [*state.own.evidence(path), *self.more_evidence(state, path)]
 
     def absorb(self, states: Sequence[SuffixLane], records: Sequence[StepRecord]) -> None:
         """Tells the store which of its matches were right. Committed tokens arrive through `begin`."""

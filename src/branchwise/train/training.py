@@ -151,7 +151,7 @@ def _vocabulary(
 ) -> DraftVocabulary:
     if state is not None:
         about = state.about
-        return DraftVocabulary(about["vocabulary"].numpy(), identity.vocab_size, *about["coverage"], about["deep"])
+        return DraftVocabulary(about["vocabulary"].numpy(), identity.vocab_size, *about["coverage"], deep=about["deep"])
     return choose_vocabulary(corpus, identity.vocab_size, stops, order.draft_vocabulary)
 
 

@@ -41,15 +41,15 @@ int64_t mix_grow(const mixture *m, const voice *voices, int64_t voice_count, con
     claims c = {0};
     evidences found;
     waiting *queue = malloc((places + 1) * sizeof(waiting));
-    int64_t *depth = malloc(budget * sizeof(int64_t));
-    if (!queue || !depth) goto failed;
+    int64_t *depth = malloc(budget * sizeof(int64_t)), *path = malloc(budget * sizeof(int64_t));
+    if (!queue || !depth || !path) goto failed;
     depth[0] = 0;
     double least_score = m->least_share / budget;
     for (int64_t node = 0; node < places; node++) {
         if (most_depth < 0 || depth[node] < most_depth) {
             double score = scores[node], least = least_score / score;
-            int64_t path[TAIL], length = 0;
-            for (int64_t at = node; at > 0 && length < TAIL; at = parents[at]) path[length++] = tokens[at];
+            int64_t length = 0;
+            for (int64_t at = node; at > 0; at = parents[at]) path[length++] = tokens[at];
             recent text = behind(tail, tail_count, path, length);
             if (collect(m, voices, voice_count, &text, ask, node, m->crumb * least, &found) || blend(m, &found, least, &c)) goto failed;
             for (int64_t i = 0; i < c.count; i++) c.at[i].estimate = corrected(m, c.at[i].estimate);
@@ -80,6 +80,7 @@ done:
     free_claims(&c);
     free(queue);
     free(depth);
+    free(path);
     return nodes;
 }
 
@@ -89,23 +90,25 @@ int mix_learn(mixture *m, const voice *voices, int64_t voice_count, const int64_
               const int64_t *tokens, int64_t count, asking ask) {
     claims c = {0};
     evidences found;
-    int failed = 0;
+    int64_t *path = malloc((count + 1) * sizeof(int64_t));
+    int failed = !path;
     for (int64_t n = 0; n < count && !failed; n++) {
-        int64_t path[TAIL], length = n < TAIL ? n : TAIL;
-        for (int64_t i = 0; i < length; i++) path[i] = tokens[n - 1 - i];
-        recent text = behind(tail, tail_count, path, length);
+        for (int64_t i = 0; i < n; i++) path[i] = tokens[n - 1 - i];
+        recent text = behind(tail, tail_count, path, n);
         failed = collect(m, voices, voice_count, &text, ask, n, m->crumb * m->least_learned, &found) || blend(m, &found, m->least_learned, &c);
         if (failed) break;
         for (int64_t i = 0; i < c.count; i++) learn_claim(m, c.at[i].estimate, c.at[i].token == tokens[n]);
         learn_trust(m, &found, tokens[n]);
     }
     free_claims(&c);
+    free(path);
     return failed;
 }
 
-/* What one table says about the token after a text (newest token first), for Python: number of pieces; kinds, counts and
- * totals of all, and their tokens and weights one after another, at most `room` of these; FAILED: more. */
-int64_t mix_evidence(int64_t form, const void *of, const int64_t *tokens, int64_t count, int64_t room, int64_t *kinds,
+/* What one table says about the token after a text (newest token first; of suffixes: below the text that they know), for
+ * Python: number of pieces; kinds, counts and totals of all, and their tokens and weights one after another, at most
+ * `room` of these; FAILED: more. */
+int64_t mix_evidence(int64_t form, void *of, const int64_t *tokens, int64_t count, int64_t room, int64_t *kinds,
                      int64_t *counts, double *totals, int64_t *named, double *weights) {
     static const double no_trust[MOST_FOUND];
     const mixture m = {.trust = (double *)no_trust};

@@ -6,11 +6,12 @@
 
 #include "adjacency.h"
 #include "ngrams.h"
+#include "suffixes.h"
 
 #define MOST_FOUND 128 /* pieces of evidence at one node */
 #define FAILED (-1)
 
-enum { NGRAMS, ADJACENCY, TOLD };
+enum { NGRAMS, ADJACENCY, SUFFIXES, TOLD };
 
 /* evidence that Python tells: `ask` fills it in */
 typedef struct {
@@ -21,7 +22,7 @@ typedef struct {
 
 typedef struct {
     int64_t form, first_kind;
-    const void *of; /* an ngrams, an adjacency or a told */
+    void *of; /* an ngrams, an adjacency, a suffixes or a told */
 } voice;
 
 /* how many pieces a voice has to say about a node; FAILED: it raised. Tokens of a share below `crumb` may be left out. */
@@ -49,9 +50,11 @@ typedef struct {
     evidence at[MOST_FOUND];
 } evidences;
 
-/* the last tokens before a node's children, newest first */
+/* the last tokens before a node's children, and those of them that are below the text; newest first */
 typedef struct {
     int64_t count, tokens[TAIL];
+    const int64_t *path;
+    int64_t path_length;
 } recent;
 
 static const double ONE = 1.0;
@@ -103,6 +106,33 @@ static int from_adjacency(evidences *found, const mixture *m, int64_t number, in
                a->common, NULL);
 }
 
+static int from_suffixes(evidences *found, const mixture *m, int64_t number, int64_t first_kind, suffixes *s,
+                         const recent *text) {
+    standing from = stand_behind(s, text->path, text->path_length);
+    int64_t at = from.state, length = from.length, sure = 0, sure_length = 0;
+    /* what was continued in one way only is no suffix of what was continued in several */
+    for (; at > 0 && s->states[at].token != SEVERAL; at = s->states[at].link, length = s->states[at].longest)
+        if (s->states[at].token != FREE) {
+            sure = at;
+            if (!sure_length) sure_length = length;
+        }
+    if (sure) {
+        int64_t total = continued(s, s->states + sure), kind = first_kind + s->kinds[sure_length] + (total != 1);
+        s->sure_token = s->states[sure].token;
+        s->sure_weight = (double)total;
+        if (add(found, m, number, kind, s->sure_weight, 1, &s->sure_weight, &s->sure_token, NULL)) return 1;
+    }
+    for (int64_t pieces = 0; at > 0 && pieces < s->most_pieces; pieces++) {
+        const branch *b = ranking(s, s->states + at);
+        if (!b) return 1;
+        int64_t kind = first_kind + s->kinds[length] + 2;
+        if (add(found, m, number, kind, (double)b->total, b->ranked_count, b->weights, b->ranked, NULL)) return 1;
+        at = s->states[at].link;
+        length = s->states[at].longest;
+    }
+    return 0;
+}
+
 static int from_told(evidences *found, const mixture *m, int64_t number, int64_t first_kind, const told *t, int64_t pieces) {
     int64_t at = 0;
     for (int64_t i = 0; i < pieces; i++) {
@@ -123,6 +153,8 @@ static int collect(const mixture *m, const voice *voices, int64_t count, const r
             if (from_ngrams(found, m, v, first, voices[v].of, text)) return 1;
         } else if (voices[v].form == ADJACENCY) {
             if (from_adjacency(found, m, v, first, voices[v].of, text)) return 1;
+        } else if (voices[v].form == SUFFIXES) {
+            if (from_suffixes(found, m, v, first, voices[v].of, text)) return 1;
         } else {
             int64_t pieces = ask(v, node, crumb);
             if (pieces == FAILED || from_told(found, m, v, first, voices[v].of, pieces)) return 1;
@@ -262,7 +294,7 @@ typedef struct {
 } waiting;
 
 static recent behind(const int64_t *tail, int64_t tail_count, const int64_t *path_newest_first, int64_t length) {
-    recent text = {0};
+    recent text = {.path = path_newest_first, .path_length = length};
     while (text.count < TAIL && text.count < length) {
         text.tokens[text.count] = path_newest_first[text.count];
         text.count++;
