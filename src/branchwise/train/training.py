@@ -151,7 +151,8 @@ def _vocabulary(
 ) -> DraftVocabulary:
     if state is not None:
         about = state.about
-        return DraftVocabulary(about["vocabulary"].numpy(), identity.vocab_size, *about["coverage"], deep=about["deep"])
+        trained_on, held_out = about["coverage"]
+        return DraftVocabulary(about["vocabulary"].numpy(), identity.vocab_size, trained_on, held_out, about["deep"])
     return choose_vocabulary(corpus, identity.vocab_size, stops, order.draft_vocabulary)
 
 
