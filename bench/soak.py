@@ -180,7 +180,7 @@ class Sample:
 def multiply_all(model: PreTrainedModel, most: int) -> None:
     """Lets the model see every number of rows up to ``most``."""
     for rows in range(1, most + 1):
-        model(input_ids=torch.zeros(1, rows, dtype=torch.long), use_cache=False, logits_to_keep=1)
+        model(input_ids=torch.zeros(1, rows, dtype=torch.long), use_cache=False)
 
 
 async def sample_memory(engine: Engine, samples: list[Sample]) -> None:

@@ -111,8 +111,10 @@ def test_what_steps_cost_is_kept_for_the_next_one(cache):
     model, prompt = tiny_llama(), torch.tensor([[7, 3, 11]])
     speculator = Speculator(model)
     assert speculator.budget.curve.table is None
-    for _ in range(4):
+    for _ in range(60):  # a tree may bring many tokens in one step, and how large it is depends on the clock
         speculator.generate(prompt, max_new_tokens=KEPT_AFTER + 20, do_sample=False)
+        if cache.is_dir():
+            break
     (file,) = cache.iterdir()
     stored = CostTable.from_dict(json.loads(file.read_text()))
     assert Speculator(model).budget.curve.table == stored
