@@ -8,8 +8,8 @@ middle, another share of the requests is malformed. Afterwards, and while it run
     memory        the median resident size in the last quarter of the time is at most 2% above that in the second
 
 What is bounded is filled first, so that only what has no bound can grow later. torch's matrix library keeps what it
-compiled for every number of rows that it has multiplied (with the default model about 1 MB per number of rows), so the
-model reads a text of every length once. Then, before anything is counted, every client sends one prompt a quarter
+compiled for every number of rows that it has multiplied (with the default model about 2 MB per number of rows), so the
+model reads a text of every length once, and says what follows each token of it. Then, before anything is counted, every client sends one prompt a quarter
 longer than the longest that follows, all at once: the pool of keys and values is as long as it gets and the store of
 prompts is full. The time whose quarters are compared begins when the last of these is answered. Nothing is subtracted;
 per quarter it is told what pool and store hold, so that growth can be traced.
