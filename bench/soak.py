@@ -9,10 +9,10 @@ middle, another share of the requests is malformed. Afterwards, and while it run
 
 What is bounded is filled first, so that only what has no bound can grow later. torch's matrix library keeps what it
 compiled for every number of rows that it has multiplied (with the default model about 2 MB per number of rows), so the
-model reads a text of every length once, and says what follows each token of it. Then, before anything is counted, every client sends one prompt a quarter
-longer than the longest that follows, all at once: the pool of keys and values is as long as it gets and the store of
-prompts is full. The time whose quarters are compared begins when the last of these is answered. Nothing is subtracted;
-per quarter it is told what pool and store hold, so that growth can be traced.
+model reads a text of every length once, and says what follows each token of it. Then, before anything is counted, every
+client sends one prompt a quarter longer than the longest that follows, all at once: the pool of keys and values is as
+long as it gets and the store of prompts is full. The time whose quarters are compared begins when the last of these is
+answered. Nothing is subtracted; per quarter it is told what pool and store hold, so that growth can be traced.
 
 Exit code 1 when one of these does not hold. The last line is one JSON object.
 
