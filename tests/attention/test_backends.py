@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,13 +17,12 @@ from branchwise.attention import TreeLayout, backend_names, folded, get_backend,
 from branchwise.attention.grown_layout import GrownLayout
 from branchwise.attention.triton_backend import has_triton
 from branchwise.tree import TokenGraph, TokenTree, chain_shape, kary_shape
+from compiler import NEEDS_COMPILER
 
 pytestmark = pytest.mark.core
 
 # Triton has no wheels for some platforms
 NEEDS_TRITON = pytest.mark.skipif(not has_triton(), reason="triton is not installed")
-# the native backend is compiled on the machine
-NEEDS_COMPILER = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler")
 NEEDS = {"triton": NEEDS_TRITON, "native": NEEDS_COMPILER}
 ALL_BACKENDS = [pytest.param(name, marks=NEEDS.get(name, ())) for name in backend_names()]
 # the native backend computes in float32

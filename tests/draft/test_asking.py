@@ -7,7 +7,7 @@ import torch
 from draft_steps import bigram_scorer, generate
 
 from branchwise.draft import DraftContext, DrafterSource, MixedDrafter, NgramSource, NoneDrafter, OracleDrafter
-from branchwise.draft.asking import FREE_LOOKS, LOOK_EVERY, LOOK_SHARE, AskRule, _size
+from branchwise.draft.asking import FREE_LOOKS, LOOK_EVERY, LOOK_SHARE, NEIGHBOUR, PRIOR, AskRule, _size
 from branchwise.draft.mixed import _nodes_left
 from branchwise.draft.protocol import StepRecord
 from branchwise.target.protocol import TargetOutput
@@ -113,7 +113,14 @@ def test_promises_of_different_size_are_told_apart():
     assert poor and sum(rich_asked) <= 6, "a look now and then"
     # all lanes together: what the poor lane gains pays for the other's forward, too
     both = [_size(0.1), _size(7.0)]
-    assert rule._loss(both) == pytest.approx(1 - ((4 - 0) + (7 - 6)) / (0 + 6 + 2), abs=0.01)
+    poor_weight, rich_weight = (rule._promises[size].gain_weight for size in both)
+    far = NEIGHBOUR ** (both[1] - both[0])  # what the other size weighs beside an own
+    poor_alike = (4 * poor_weight + far * 1 * rich_weight) / (poor_weight + far * rich_weight)
+    rich_alike = (1 * rich_weight + far * 4 * poor_weight) / (rich_weight + far * poor_weight)
+    poor_gain = (4 * poor_weight + PRIOR * poor_alike) / (poor_weight + PRIOR)
+    rich_gain = (1 * rich_weight + PRIOR * rich_alike) / (rich_weight + PRIOR)
+    assert (poor_gain, rich_gain) == pytest.approx((4 - 0, 7 - 6), abs=1e-3), "so far apart they hardly matter"
+    assert rule._loss(both) == pytest.approx(1 - (poor_gain + rich_gain) / (0 + 6 + 2))
 
 
 def test_a_few_unlucky_looks_do_not_outweigh_what_promises_of_about_that_size_bring():

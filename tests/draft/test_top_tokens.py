@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -14,9 +13,8 @@ from hypothesis import strategies as st
 from branchwise.draft import top_native
 from branchwise.draft.top_tokens import likeliest_tokens, top_tokens
 from branchwise.native import kernel
+from compiler import NEEDS_COMPILER
 
-# the selection in C is compiled on the machine
-NEEDS_COMPILER = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler")
 pytestmark = [pytest.mark.core, NEEDS_COMPILER]
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from branchwise.attention.native import native
@@ -11,12 +9,9 @@ from branchwise.draft.native_head import head_library
 from branchwise.draft.native_tables import mix_library
 from branchwise.draft.top_native import top_kernel
 from branchwise.target.native_engine import native_library
+from compiler import NEEDS_COMPILER
 
-pytestmark = [
-    pytest.mark.core,
-    # nothing compiles without one
-    pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"),
-]
+pytestmark = [pytest.mark.core, NEEDS_COMPILER]
 
 
 @pytest.mark.parametrize("kernel", [native, top_kernel, native_library, head_library])

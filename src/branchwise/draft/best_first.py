@@ -7,7 +7,7 @@ any good: that is the business of the sources (ngram.py, recycling.py) and of wh
 from __future__ import annotations
 
 import heapq
-from bisect import bisect
+from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -72,12 +72,12 @@ def grow(
     if budget == 1:
         return Growth(tokens, parents, scores, sources)
     paths: list[Path] = [()]
-    # (parent, token, source) and negated scores, best first: of two equal scores the one found first goes first. Those
+    # (negated score, age, parent, token, source), best first: of two equal scores the one found first goes first. Those
     # before `node` are in the tree; those behind the last place will find none and are dropped
-    queue: list[tuple[int, int, str]] = []
-    ranks: list[float] = []
+    queue: list[tuple[float, int, int, int, str]] = []
     places = budget - 1
     least_score = LEAST_SHARE / budget
+    age = 0
     for node in range(places):
         path, score = paths[node], scores[node]
         if max_depth is None or len(path) < max_depth:
@@ -89,17 +89,18 @@ def grow(
                 if estimate < least or not 0 <= token < vocab_size:
                     continue
                 negated = -score * estimate
-                place = bisect(ranks, negated, node)
-                if place == places:
-                    continue
-                ranks.insert(place, negated)
-                queue.insert(place, (node, token, source))
+                if len(queue) == places:
+                    if negated >= queue[-1][0]:
+                        continue
+                    queue.pop()
+                age += 1
+                insort(queue, (negated, age, node, token, source))
         if node == len(queue):
             break
-        parent, token, source = queue[node]
+        negated, _, parent, token, source = queue[node]
         tokens.append(token)
         parents.append(parent)
-        scores.append(-ranks[node])
+        scores.append(-negated)
         sources.append(source)
         paths.append((*paths[parent], token))
     return Growth(tokens, parents, scores, sources)

@@ -41,11 +41,11 @@ class Calibration:
             sources: by token; handed through.
         """
         ratio = self._ratio
-        corrected: list[tuple[int, float, str]] = []
-        for token, claim in claims.items():  # most claims are alone, and a comprehension is one more call
-            estimate = claim * ratio[int(sqrt(claim) * BUCKETS)]  # `_bucket`, inlined
-            corrected.append((token, estimate if estimate < 1.0 else 1.0, sources[token]))
-        return corrected
+        return [
+            # `_bucket` and `min`, inlined
+            (token, e if (e := claim * ratio[int(sqrt(claim) * BUCKETS)]) < 1.0 else 1.0, sources[token])
+            for token, claim in claims.items()
+        ]
 
     def learn(self, claim: float, hit: bool) -> None:
         """A child claimed at ``claim``, whose parent was accepted, was right or was not."""

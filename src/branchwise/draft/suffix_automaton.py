@@ -201,41 +201,33 @@ class SuffixAutomaton:
         by a sixteenth, since a common word may be continued in a thousand ways.
         """
         state, length = place
-        all_moves, link, longest = self._moves, self._link, self._longest
-        count, latest, end, ranked = self._count, self._latest, self._tokens, self._ranked
+        all_moves, link, count, latest, end = self._moves, self._link, self._count, self._latest, self._tokens
         found: list[Continuations] = []
-        sure, sure_length = 0, 0  # the last state that was continued in one way, and the length of the first
-        # what was continued in one way only is no suffix of what was continued in several: the walk is in two parts
-        while state > 0 and isinstance(moves := all_moves[state], int):
-            if moves != _NO_MOVES:
-                sure, sure_length = state, sure_length or length
-            state = link[state]
-            length = longest[state]
-        # in both, the end of the text is an occurrence, too, but nothing follows it yet
-        if sure:
-            total = count[sure] - (latest[sure] == end)
-            # every move of a context is one of its suffixes'
-            found.append((sure_length, {all_moves[sure] >> _STATE_BITS: total}, total))  # type: ignore[operator]
-            most += 1
+        sure = 0, 0, 0  # length of the longest, token and count
         while state > 0 and len(found) < most:
+            moves = all_moves[state]
+            # the end of the text is an occurrence, too, but nothing follows it yet
             total = count[state] - (latest[state] == end)
-            known = ranked.get(state)
-            if known is None or total - known[1] > known[1] >> _STALE_SHIFT:
-                known = ranked[state] = self._ranking(state), total
-            found.append((length, *known))
+            if isinstance(moves, dict):
+                counts, total = self._ranking(state, moves, total)
+                found.append((length, counts, total))
+            elif total:
+                sure = sure[0] or length, moves >> _STATE_BITS, total
             state = link[state]
-            length = longest[state]
+            length = self._longest[state]
+        if sure[0]:
+            longest, token, total = sure
+            # what was continued in one way only is no suffix of what was continued in several
+            found.insert(0, (longest, {token: total}, total))
         return found
 
-    def _ranking(self, state: int) -> dict[int, int]:
-        """What followed a state in several ways, as often as it did; new ones before old ones among equals."""
-        moves, count = self._moves[state], self._count
-        assert isinstance(moves, dict)
-        counted: list[tuple[int, int]] = []
-        for token, target in reversed(moves.items()):  # moves are in order of their first use
-            counted.append((token, count[target]))
-        counted.sort(key=_COUNT, reverse=True)
-        return dict(counted)
+    def _ranking(self, state: int, moves: dict[int, int], total: int) -> tuple[dict[int, int], int]:
+        known = self._ranked.get(state)
+        if known is None or total - known[1] > known[1] >> _STALE_SHIFT:
+            # new continuations before old ones among equals: moves are in order of their first use
+            counted = zip(reversed(moves), map(self._count.__getitem__, reversed(moves.values())), strict=True)
+            known = self._ranked[state] = (dict(sorted(counted, key=_COUNT, reverse=True)), total)
+        return known
 
     # checking
 
