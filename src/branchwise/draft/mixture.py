@@ -118,18 +118,13 @@ class Mixture:
         """All evidence at a node, the most trusted first."""
         weights = self.trust.weights
         found: list[Found] = []
-        last, in_order = 1.0, True
         for voice in self.voices:
             if state.asked or not voice.costs:
-                source, first_kind = voice.source, voice.first_kind
-                name = source.name
-                for evidence in source.evidence(state.sources[voice.index], path):
-                    kind = first_kind + evidence[0]
-                    weight = weights[kind]
-                    in_order = in_order and weight <= last
-                    last = weight
-                    found.append((weight, kind, evidence, name))
-        if not in_order:
+                found += [
+                    (weights[kind := voice.first_kind + evidence[0]], kind, evidence, voice.source.name)
+                    for evidence in voice.source.evidence(state.sources[voice.index], path)
+                ]
+        if len(found) > 1:
             found.sort(key=_WEIGHT, reverse=True)
         return found
 

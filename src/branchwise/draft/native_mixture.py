@@ -50,10 +50,12 @@ class _Telling:
     """One source's evidence at one node, where C reads it.
 
     Attributes:
+        ask: for the evidence below a path.
         told: the addresses.
         parts: what lies there.
     """
 
+    ask: Callable[[SourceState, Path], Sequence[Evidence]]
     told: _Told = field(default_factory=_Told)
     parts: tuple[array[int] | array[float], ...] = ()
 
@@ -91,14 +93,12 @@ class _Heard:
     Attributes:
         voices: the sources; one that has a table and knows more comes twice.
         tellings: of those that Python asks, by place.
-        asks: how it asks them.
         tables: those that C reads; they must live as long as it may.
         native: the voices as C knows them.
     """
 
     voices: list[Voice]
     tellings: dict[int, _Telling]
-    asks: dict[int, Callable[[SourceState, Path], Sequence[Evidence]]]
     tables: list[NativeTable]
     native: ctypes.Array[_Voice]
 
@@ -195,9 +195,10 @@ class NativeMixture(Mixture):
 
         def ask(place: int, node: int, crumb: float) -> int:
             try:
-                found = heard.asks[place](state.sources[heard.voices[place].index], path_of(node))
+                telling = heard.tellings[place]
+                found = telling.ask(state.sources[heard.voices[place].index], path_of(node))
                 token = None if learned is None else learned[node]
-                return heard.tellings[place].tell(found, crumb, token) if found else 0
+                return telling.tell(found, crumb, token) if found else 0
             except BaseException as error:  # there is no way through C: it is raised again behind it
                 self._failure = error
                 return _FAILED
@@ -213,16 +214,14 @@ class NativeMixture(Mixture):
 
 
 def _hear(state: MixedState, speaking: Sequence[Voice], more: Collection[int]) -> _Heard:
-    heard = _Heard([], {}, {}, [], (_Voice * (len(speaking) + len(more)))())
+    heard = _Heard([], {}, [], (_Voice * (len(speaking) + len(more)))())
 
     def add(voice: Voice, form: int, of: int) -> None:
         heard.native[len(heard.voices)] = _Voice(form, voice.first_kind, of)
         heard.voices.append(voice)
 
     def add_asked(voice: Voice, ask: Callable[[SourceState, Path], Sequence[Evidence]]) -> None:
-        place = len(heard.voices)
-        telling = heard.tellings[place] = _Telling()
-        heard.asks[place] = ask
+        telling = heard.tellings[len(heard.voices)] = _Telling(ask)
         add(voice, TOLD, ctypes.addressof(telling.told))
 
     for voice in speaking:

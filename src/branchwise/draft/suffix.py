@@ -67,19 +67,16 @@ class OwnText:
 
     def evidence(self, path: Path) -> list[Evidence]:
         """Continuations of every known context that ends with ``path``."""
-        kinds = _OWN_KINDS
-        found: list[Evidence] = []
-        for length, counts, total in self._automaton.continuations(self._place(path), MAX_CONTEXTS):
-            found.append(Evidence(kinds[length] + (2 if len(counts) > 1 else 0 if total == 1 else 1), counts, total))
-        return found
+        return [
+            Evidence(_OWN_KINDS[length] + (2 if len(counts) > 1 else 0 if total == 1 else 1), counts, total)
+            for length, counts, total in self._automaton.continuations(self._place(path), MAX_CONTEXTS)
+        ]
 
     def _place(self, path: Path) -> Place:
         """The longest known context that ends with ``path``."""
-        places = self._places
-        place = places.get(path)
+        place = self._places.get(path)
         if place is None:
-            before = places.get(path[:-1]) or self._place(path[:-1])
-            place = places[path] = self._automaton.advance(before, path[-1])
+            place = self._places[path] = self._automaton.advance(self._place(path[:-1]), path[-1])
         return place
 
     def check_integrity(self) -> None:
@@ -151,7 +148,7 @@ class SuffixSource:
 
     def more_evidence(self, state: SuffixLane, path: Path) -> list[Evidence]:
         """What the store says, if it says anything in this step."""
-        return _stored_evidence(self.store, state, path) if self.store is not None and state.matches[()] else []
+        return _stored_evidence(self.store, state, path) if self.store is not None and self.knows_more(state) else []
 
     def begin(self, states: Sequence[SuffixLane], contexts: Sequence[DraftContext], budgets: Sequence[int]) -> None:
         """Reads the tokens committed since the last step."""

@@ -100,7 +100,7 @@ def choose_vocabulary(corpus: Corpus, vocab_size: int, stops: Collection[int], s
 
 
 def _deep_size(counts: NDArray[np.int64], ids: NDArray[np.int64]) -> int | None:
-    """How many of the ids cover `DEEP_COVERAGE` of the tokens, in whole steps; None where that is nearly all."""
+    """How many of the ids cover `DEEP_COVERAGE` of the tokens, in whole steps; None where that is more than half."""
     covered = np.cumsum(counts[ids]) / max(1, counts.sum())
     size = DEEP_STEP * (1 + int(np.searchsorted(covered, DEEP_COVERAGE)) // DEEP_STEP)
     return size if 2 * size <= len(ids) else None

@@ -10,8 +10,8 @@ the target's features at position i.
     2                     step 1's at i       x[i + 3]        the same, and steps 1 and 2 of i    x[i + 4]
 
 What it learns to say is the target's whole distribution, over the draft vocabulary; from step 1 on over the first part
-of it, as far as deeper levels of a draft choose from that. Knows batches and the head's
-network; knows no files but those it exports.
+of it, as far as deeper levels of a draft choose from that. Knows batches and the head's network; knows no files but
+those it exports.
 """
 
 from __future__ import annotations

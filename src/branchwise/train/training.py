@@ -151,8 +151,8 @@ def _vocabulary(
 ) -> DraftVocabulary:
     if state is not None:
         about = state.about
-        trained_on, held_out = about["coverage"]
-        return DraftVocabulary(about["vocabulary"].numpy(), identity.vocab_size, trained_on, held_out, about["deep"])
+        ids, (trained_on, held_out) = about["vocabulary"].numpy(), about["coverage"]
+        return DraftVocabulary(ids, identity.vocab_size, trained_on, held_out, about.get("deep"))
     return choose_vocabulary(corpus, identity.vocab_size, stops, order.draft_vocabulary)
 
 
