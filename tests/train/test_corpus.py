@@ -97,6 +97,18 @@ def test_auto_takes_the_smallest_that_covers_enough() -> None:
     assert len(choose_vocabulary(hard, vocab_size, [0], "auto").ids) == 16384
 
 
+def test_deeper_levels_choose_among_the_few_that_cover_most() -> None:
+    often = [answer_sequence(0, [token for token in range(600) for _ in range(50)], 0)]
+    rare = [answer_sequence(1, list(range(600, 1500)), 0)]
+    # 600 tokens cover 97.1% of 30,900; in steps of 512 that takes two
+    data = corpus(often + rare, rare)
+    assert choose_vocabulary(data, 9000, [0], 2048).deep == 1024
+    assert choose_vocabulary(data, 9000, [0], 2047).deep is None, "more than half"
+    assert choose_vocabulary(data, 9000, [0], "full").deep is None
+    even = corpus([answer_sequence(0, list(range(1500)), 0)], rare)
+    assert choose_vocabulary(even, 9000, [0], 4000).deep == 1536
+
+
 def test_batches_show_every_sequence_once_an_epoch_in_another_order_each() -> None:
     chance = np.random.default_rng(0)
     pieces = [Piece(0, 0, 0, answer_sequence(n, [1] * int(chance.integers(2, 60)))) for n in range(300)]
