@@ -35,10 +35,6 @@ pytestmark = [
     # the head in C is compiled on the machine: without a compiler there is none
     pytest.mark.skipif(head_library().library is None, reason=head_library().reason or "there is a compiler"),
 ]
-# products in bfloat16 need a processor that multiplies it
-NEEDS_BFLOAT16 = pytest.mark.skipif(
-    not head_library().multiplies_bfloat16, reason="this processor does not multiply bfloat16"
-)
 PROMPT = [7, 3, 11, 3, 7, 3, 11, 19, 23]
 EXACT = tiny_llama(num_hidden_layers=6)
 LLAMA = tiny_llama(num_hidden_layers=6).float()
@@ -226,7 +222,6 @@ def stands_for(head: EagleHead, weights: str) -> EagleHead:
     return other
 
 
-@NEEDS_BFLOAT16
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
 def test_in_fewer_bits_it_is_no_further_off_than_torch_in_bfloat16(weights):
     rounded = stands_for(wide_head(), weights)
@@ -246,7 +241,9 @@ def test_in_fewer_bits_it_is_no_further_off_than_torch_in_bfloat16(weights):
         rows = zip(laws[0], law, strict=True)
         return sum((own[token] - logp) ** 2 for row, own in rows for token, logp in row.items() if token in own)
 
-    assert off(laws[1]) < 3 * off(laws[2])
+    # where rows are rounded to 8 bits, steps are several times as wide as those of bfloat16
+    most = 3 if head_library().multiplies_bfloat16 or weights == "bf16" else 64
+    assert off(laws[1]) < most * off(laws[2])
     best = [[max(row, key=row.__getitem__) for row in law] for law in laws]
     assert sum(one == other for one, other in zip(best[0], best[1], strict=True)) >= 8
 
@@ -261,25 +258,21 @@ def compiled_anew() -> Iterator[None]:
 # -march and -mno-... are flags of x86 compilers
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.usefixtures("compiled_anew")
-@pytest.mark.parametrize("flags", [("-mno-amx-bf16",), ("-march=x86-64",)])
+@pytest.mark.parametrize("flags", [("-mno-amx-bf16",), ("-mno-amx-bf16", "-mno-avx512bf16"), ("-march=x86-64",)])
 def test_processors_without_some_instructions(flags, heads, monkeypatch, tmp_path):
     monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path))
     monkeypatch.setattr(kernel, "_FLAGS", (*kernel._FLAGS, *flags))
     both = Both(heads["specforge"])
     run_steps(both)
     assert both.furthest < 2e-4
-    if head_library().multiplies_bfloat16:
-        both = Both(wide_head(), "int8")
+    for weights in ("bf16", "int8", "int4"):
+        both = Both(wide_head(), weights)
         run_steps(both)
-        assert both.furthest < 0.5
-    else:
-        assert lanes_for(wide_head(), 8).engine == "torch"
-        with pytest.raises(NativeUnavailable, match="does not multiply bfloat16"):
-            EagleDrafter(wide_head(), engine="native")
+        assert both.furthest < (2 if weights == "int4" else 0.5)
+    assert lanes_for(wide_head(), 8).engine == ("native" if head_library().is_fast else "torch")
 
 
-@NEEDS_BFLOAT16
-@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("weights", ["f32", "bf16", "int8", "int4"])
 def test_a_lane_alone_and_in_company_agree_to_the_last_bit(weights):
     head = wide_head()
     counts = (1, 40, 17, 3, 2)
@@ -308,7 +301,7 @@ def native_drafter(tmp_path, made=None, **options) -> EagleDrafter:
     return EagleDrafter(head, engine="native", **options)
 
 
-WEIGHTS = ["f32", *(["bf16", "int8", "int4"] if head_library().multiplies_bfloat16 else [])]
+WEIGHTS = ["f32", "bf16", "int8", "int4"]
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
@@ -398,7 +391,7 @@ def test_probabilities_that_are_no_numbers_are_an_error(tmp_path):
 
 def test_the_engine_is_chosen_by_what_the_head_is(heads, tmp_path, monkeypatch):
     head = heads["eagle3"]
-    fast = "native" if head_library().multiplies_bfloat16 else "torch"
+    fast = "native" if head_library().is_fast else "torch"
     assert EagleDrafter(head).engine == fast
     assert EagleDrafter(wide_head(torch.bfloat16)).engine == fast
     assert EagleDrafter(load_eagle_head(eagle3().write(tmp_path), EXACT)).engine == "torch"  # float64

@@ -329,7 +329,7 @@ def test_models_in_other_modes_and_places_are_refused(engine):
 
 
 @pytest.mark.parametrize("weights", ["f32", "int8"])
-def test_plain_decoding_and_chains_of_drafts_agree_to_the_last_bit(weights, tmp_path):
+def test_plain_decoding_and_chains_of_drafts_agree(weights, tmp_path):
     options = {"cache_dir": tmp_path} if weights == "int8" else {}
     target = target_of(FAMILIES[0], "openvino", weights, **options)
     chain = [PROMPTS[0][-1], 4, 9, 30, 2]
@@ -341,7 +341,9 @@ def test_plain_decoding_and_chains_of_drafts_agree_to_the_last_bit(weights, tmp_
         output = target.forward({lane: TokenTree.from_chain(token)}, feature_layers=(1,))[lane]
         assert output.logits.shape == (1, VOCAB)
         assert output.features[1].shape == (1, 32)
-        assert torch.equal(output.logits[0], wide[step])
+        # to the last bit, but for int8 on processors without AVX512, where openvino's sums take another order
+        rounding = 1e-5 if weights == "int8" else 0
+        torch.testing.assert_close(output.logits[0], wide[step], rtol=rounding, atol=rounding)
         target.commit({lane: (0,)})
     target.free(lane)
 

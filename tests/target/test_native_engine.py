@@ -44,25 +44,32 @@ PROMPT = [7, 3, 11, 3, 7, 3, 11, 19, 23]
 TREE = TokenTree((23, 5, 6, 9, 5, 0), (-1, 0, 1, 0, 3, 3))
 
 
-def entry(values: torch.Tensor, packed: Packed, output: int, k: int) -> float:
-    """One number, found as linear.h says where it lies."""
+def entry(values: torch.Tensor, packed: Packed, output: int, k: int, *, broadcast: bool) -> float:
+    """One number, found as linear.h or broadcast.h says where it lies."""
     record = values[output // 32, k // 32, output % 32 // 16]
     row, column = output % 16, k % 32
-    if packed.format == 0:
-        return float(record.view(torch.float32)[32 * row + column])
-    if packed.format == 1:
-        return float(record.view(torch.bfloat16)[32 * row + column])
+    if packed.format in (0, 1):
+        floats = record.view((torch.float32, torch.bfloat16)[packed.format])
+        return float(floats[16 * column + row if broadcast else 32 * row + column])
     if packed.format == 2:
-        q = int(record[64 * (row // 2) + 4 * (column // 2) + 2 * (row % 2) + column % 2])
-        return (q - float(packed.zero[output, 0])) * float(packed.scale[output, 0])
-    word = int(record[64 * (row // 4) + 2 * column]) + 256 * int(record[64 * (row // 4) + 2 * column + 1])
+        at = 64 * (row // 2) + 4 * (column // 2) + 2 * (row % 2) + column % 2
+        if broadcast:
+            at = 256 * (row // 8) + 32 * (column // 4) + 4 * (row % 8) + column % 4
+        return (int(record[at]) - float(packed.zero[output, 0])) * float(packed.scale[output, 0])
     scales, offsets = record[256:].view(torch.float16).view(2, 16)
-    return (word >> 4 * (row % 4) & 15) * float(scales[row]) + float(offsets[row])
+    if broadcast:
+        byte = int(record[128 * (row // 8) + 32 * (column // 8) + 4 * (row % 8) + column % 4])
+        nibble = byte >> 4 * (column // 4 % 2) & 15
+    else:
+        word = int(record[64 * (row // 4) + 2 * column]) + 256 * int(record[64 * (row // 4) + 2 * column + 1])
+        nibble = word >> 4 * (row % 4) & 15
+    return nibble * float(scales[row]) + float(offsets[row])
 
 
 @pytest.mark.parametrize("form", ["f32", "bf16", "int8", "int4"])
 @pytest.mark.parametrize("how", ["alone", "stacked", "paired"])
-def test_every_number_lies_where_it_is_read(form, how):
+@pytest.mark.parametrize("broadcast", [False, True])
+def test_every_number_lies_where_it_is_read(form, how, broadcast):
     matrices = [torch.randn(outputs, 64) for outputs in ((40,) if how == "alone" else (24, 40, 19))]
     if how == "paired":
         matrices = [matrices[0], torch.randn(24, 64)]
@@ -75,13 +82,14 @@ def test_every_number_lies_where_it_is_read(form, how):
         rows = [(numbers[output // 16 % 2], output // 32 * 16 + output % 16) for output in range(64)]
     else:
         rows = [(matrix, row) for matrix in numbers for row in range(len(matrix))]
-    values = pack(whole)
+    values = pack(whole, broadcast=broadcast)
     assert values.numel() <= sum(part.packed_bytes for part in parts)
     tolerance = 3e-3 if form == "int4" else 1e-6
     for output, (matrix, row) in enumerate(rows):
         if row < len(matrix):
             for k in (0, 1, 2, 31, 32, 45, 63):
-                assert entry(values, whole, output, k) == pytest.approx(float(matrix[row, k]), abs=tolerance)
+                found = entry(values, whole, output, k, broadcast=broadcast)
+                assert found == pytest.approx(float(matrix[row, k]), abs=tolerance)
 
 
 def logits_of(target: NativeTarget) -> torch.Tensor:
@@ -103,9 +111,12 @@ def path_by_path(model) -> torch.Tensor:
 
 
 @torch.no_grad()
-def near_its_own_weights(model, weights: str, tmp_path) -> None:
-    """Against the model with what the weights stand for: in bfloat16, no further from it than torch's own bfloat16."""
-    target = NativeTarget(model, weights=weights, threads=2, cache_dir=tmp_path)
+def near_its_own_weights(model, weights: str, tmp_path, products: str | None = None) -> None:
+    """Against the model with what the weights stand for: in bfloat16, no further from it than torch's own bfloat16.
+
+    Rounded to 8 bits, whose steps are several times as wide as bfloat16's, it may be eight times as far.
+    """
+    target = NativeTarget(model, weights=weights, products=products, threads=2, cache_dir=tmp_path)
     logits = logits_of(target)
     stands_for = copy.deepcopy(model)
     if weights.startswith("int"):
@@ -117,7 +128,8 @@ def near_its_own_weights(model, weights: str, tmp_path) -> None:
         torch.testing.assert_close(logits, own, rtol=1e-4, atol=1e-3)
     else:
         rounded = path_by_path(stands_for.bfloat16())
-        assert float((logits - own).norm()) < 1.5 * float((rounded - own).norm())
+        most = 8 if target.products == "int8" else 1.5
+        assert float((logits - own).norm()) < most * float((rounded - own).norm())
 
 
 def token_by_token(target: NativeTarget, prompt: list[int], path: list[int]) -> torch.Tensor:
@@ -182,18 +194,30 @@ def test_processors_without_some_instructions(flags, monkeypatch, tmp_path):
         if weights == "bf16":
             model = model.bfloat16().float()  # what it keeps is then what the model has
         near_its_own_weights(model, weights, tmp_path)
-    target = NativeTarget(model, threads=1)
-    for committed in (9, 120):
-        check_exact(target, committed)
+    for weights in ("int8", "int4"):
+        near_its_own_weights(model, weights, tmp_path, products="int8")
+    for options in ({}, {"weights": "int4", "products": "int8"}):
+        target = NativeTarget(model, threads=1, cache_dir=tmp_path, **options)
+        for committed in (9, 120):
+            check_exact(target, committed)
     assert native_library().multiplies_bfloat16 is (native_library().library.bfloat16_way() > 0)
 
 
-@NEEDS_BFLOAT16
-@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
-def test_a_lane_alone_and_in_company_agree_to_the_last_bit(weights, tmp_path):
+EVERY_WAY = [
+    *(pytest.param(weights, "bf16", marks=NEEDS_BFLOAT16) for weights in ("bf16", "int8", "int4")),
+    *((weights, "f32") for weights in ("f32", "bf16", "int8", "int4")),
+    *((weights, "int8") for weights in ("int8", "int4")),
+]
+
+
+@pytest.mark.parametrize(("weights", "products"), EVERY_WAY)
+def test_a_lane_alone_and_in_company_agree_to_the_last_bit(weights, products, tmp_path):
     """Rows packed together, over more than one chunk of 32 and tile of 16."""
     target = NativeTarget(
-        build(LLAMA, hidden_size=96, num_attention_heads=4).float(), weights=weights, cache_dir=tmp_path
+        build(LLAMA, hidden_size=96, num_attention_heads=4).float(),
+        weights=weights,
+        products=products,
+        cache_dir=tmp_path,
     )
     lanes = []
     for number in range(9):
@@ -208,22 +232,22 @@ def test_a_lane_alone_and_in_company_agree_to_the_last_bit(weights, tmp_path):
         assert torch.equal(together[lane].logits, logits)
 
 
-@NEEDS_BFLOAT16
 @pytest.mark.parametrize("window", [None, 50])
-def test_a_tree_is_its_paths_decoded_token_by_token_to_the_last_bit(window):
+@pytest.mark.parametrize(("weights", "products"), EVERY_WAY)
+def test_a_tree_is_its_paths_decoded_token_by_token_to_the_last_bit(window, weights, products, tmp_path):
     """Whatever lies between: pages, parts, steps of the matrix unit, more than 32 nodes; heads as wide as it takes."""
     family = SUPPORTED[0] if window is None else next(f for f in SUPPORTED if f.model_type == "mistral")
     options = {} if window is None else {"sliding_window": window}
     model = build(family, hidden_size=128, head_dim=32, max_position_embeddings=1024, **options).bfloat16()
-    target = NativeTarget(model, threads=1)
+    target = NativeTarget(model, weights=weights, products=products, threads=1, cache_dir=tmp_path)
     for committed in (5, 121, 254):
         check_exact(target, committed)
 
 
-@pytest.mark.parametrize("products", ["f32", pytest.param("bf16", marks=NEEDS_BFLOAT16)])
-def test_a_commit_moves_rows_as_torch_does(products):
+@pytest.mark.parametrize("products", ["f32", "int8", pytest.param("bf16", marks=NEEDS_BFLOAT16)])
+def test_a_commit_moves_rows_as_torch_does(products, tmp_path):
     """Two lanes, paths of every kind, over the edge of a page."""
-    target = NativeTarget(build(LLAMA).float(), weights="bf16", products=products, threads=1)
+    target = NativeTarget(build(LLAMA).float(), weights="int8", products=products, threads=1, cache_dir=tmp_path)
     shape = (target.cache.pool.shape[0] // 2, target.decoder.key_heads, target.decoder.width)
     others = PagedCache(*shape, target.cache.pool.dtype, target.cache.block_rows, turned_values=True)
     lanes = {cache: [cache.open(), cache.open()] for cache in (target.cache, others)}
@@ -293,7 +317,8 @@ def test_long_contexts_are_split_among_threads():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"products": "int8"}, "products must be one of f32, bf16, got 'int8'"),
+        ({"products": "int4"}, "products must be one of f32, bf16, int8, got 'int4'"),
+        ({"products": "int8"}, "products='int8' go with weights='int8' or 'int4', got weights='f32'"),
         ({"weights": "int3"}, "weights must be one of f32, bf16, int8, int4, got 'int3'"),
     ],
 )

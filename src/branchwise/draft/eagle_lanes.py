@@ -48,7 +48,8 @@ def lanes_for(
         wanted: candidates of a node at most.
         attention: of torch; "auto" where C may run the head.
         engine: one of `ENGINES`. "auto" takes C for a head on a CPU in float32, bfloat16 or float16 that is not being
-            trained, where there is a compiler and the processor multiplies bfloat16; torch for all others.
+            trained, where there is a compiler and the processor is one that its C is written for; torch for all
+            others.
         weights: of the native engine.
 
     Raises:
@@ -67,6 +68,6 @@ def lanes_for(
         )
     if engine == "auto":
         can = attention == "auto" and wanted <= MOST_CANDIDATES
-        can = can and why_not_native(head) is None and head_library().multiplies_bfloat16
+        can = can and why_not_native(head) is None and head_library().is_fast
         engine = "native" if can else "torch"
     return NativeLanes(head, weights or WEIGHTS) if engine == "native" else HeadLanes(head, attention)

@@ -4,7 +4,7 @@ Knows an `EagleHead`, formats and addresses; the arithmetic is in C, compiled on
 by ctypes. Every layout that `EagleConfig` knows has its place there. Knows no lane: the caller says where rows lie.
 
 Weights are a copy of the head's: those of a head that is being trained would be old at once, so such a head stays with
-torch, as one does on a GPU, in float64, without a compiler, or on a processor that does not multiply bfloat16.
+torch, as one does on a GPU, in float64, or without a compiler.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SIZES = (
     "kv_heads",
     "dim",
     "page_rows",
-    "pairs",
+    "products",
     "deep",
 )
 _TABLES = ("tokens", "positions", "continued")
@@ -119,30 +119,30 @@ class NativeHead:
         page_rows: rows of a block of the cache.
         weights: "bf16", "int8", "int4" or, for exact comparisons, "f32", which is multiplied in float32. Where the
             matrix unit multiplies bytes, "int8" also rounds what was normalised to 8 bits, with a scale per row; the
-            matrices that read other rows (fc, down) are then kept in bfloat16.
+            matrices that read other rows (fc, down) are then kept in bfloat16. Where nothing multiplies bfloat16,
+            quantised weights are multiplied with rows in 8 bits, with a scale for 32 numbers.
 
     Raises:
-        NativeUnavailable: see `why_not_native`; or there is no bfloat16.
+        NativeUnavailable: see `why_not_native`.
         ValueError: there is no such format.
     """
 
     def __init__(self, head: EagleHead, *, page_rows: int, weights: str = WEIGHTS) -> None:
         check_weights(weights)
         reason = why_not_native(head)
-        if reason is None and weights != "f32" and not head_library().multiplies_bfloat16:
-            reason = "this processor does not multiply bfloat16"
         if reason is not None:
             raise NativeUnavailable(f"the engine 'native' cannot run this head: {reason}; use engine='torch'")
         self.head = head
         self.weights = weights
+        products = _products(weights)
         #: of the rows in the cache
-        self.dtype = _DTYPES["f32" if weights == "f32" else "bf16"]
+        self.dtype = _DTYPES["bf16" if products == "bf16" else "f32"]
         config = head.config
         self._target_ids = None if head.target_ids is None else head.target_ids.tolist()
         self._library = head_library().library
         assert self._library is not None, "who has no reason has a library"
         self._in_digits = weights == "int8" and self._library.multiplies_digits() > 0
-        self._parts = NativeParts(_room(head, 4 if weights == "f32" else 2))
+        self._parts = NativeParts(_room(head, 4 if weights == "f32" else 2), products=products)
         layers = [self._layer(layer) for layer in head.layers if isinstance(layer, HeadLayer)]
         each = [self._norm(norm) for norm in head.fc_norm or () if isinstance(norm, nn.RMSNorm)]
         fuse = self._matrix(head.fc)
@@ -167,7 +167,7 @@ class NativeHead:
             kv_heads=config.kv_heads,
             dim=config.head_dim,
             page_rows=page_rows,
-            pairs=weights != "f32",
+            products=self._parts.products,
             deep=head.choices(1),
             goes_on_normed=config.norm_output,
             scale=config.head_dim**-0.5 * log2(e),
@@ -300,6 +300,13 @@ class NativeHead:
             return NormStruct(None, 0.0)
         assert norm.eps is not None
         return self._parts.norm(Norm(norm.weight.detach().float(), norm.eps))
+
+
+def _products(weights: str) -> str:
+    """What rows are multiplied in: as `NativeTarget`'s."""
+    if head_library().multiplies_bfloat16:
+        return "f32" if weights == "f32" else "bf16"
+    return "f32" if weights in _DTYPES else "int8"
 
 
 def _room(head: EagleHead, item_bytes: int) -> int:

@@ -32,51 +32,65 @@ typedef struct {
     const ahead *ahead;         /* fetched row by row along with those of a; NULL for none */
 } product;
 
+#if LANES == 16
+#define MOST_VECTORS 4 /* columns of a tile; its sums are to fit into the registers */
+#else
+#define MOST_VECTORS 2
+#endif
+#define MOST_ROWS 8
+
 /* c[R rows][V vectors] = (add ? c : 0) + a b, sums in registers */
 static inline __attribute__((always_inline)) void tile(const product *p, const int R, const int V, const int add,
                                                        const int pairs) {
     const int32_t *a = p->a;
     const float *b = p->b;
-    vec sum[4][4];
-#pragma GCC unroll 4
+    vec sum[MOST_ROWS][MOST_VECTORS];
+#pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < V; v++) sum[r][v] = add ? *(const vec *)(p->c + r * p->c_row + v * LANES) : (vec){0};
     for (int64_t s = 0; s < p->steps; s++, a += p->a_step, b += p->b_step)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
             for (int v = 0; v < V; v++)
                 sum[r][v] = multiply_add(sum[r][v], a[r * p->a_row], *(const vec *)(b + v * LANES), pairs);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < V; v++) *(vec *)(p->c + r * p->c_row + v * LANES) = sum[r][v];
 }
 
+/* R rows and up to MOST_VECTORS columns of vectors */
+static inline __attribute__((always_inline)) void tile_of(const product *p, const int R, int64_t vectors, const int add,
+                                                          const int pairs) {
+    if (vectors == 1) tile(p, R, 1, add, pairs);
+    else if (vectors == 2) tile(p, R, 2, add, pairs);
+#if MOST_VECTORS == 4
+    else if (vectors == 3) tile(p, R, 3, add, pairs);
+    else tile(p, R, 4, add, pairs);
+#endif
+}
+
+/* rows x columns, whole vectors */
 static inline __attribute__((always_inline)) void multiply(product p, int64_t rows, int64_t columns, const int add,
                                                            const int pairs) {
     const product all = p;
-    for (int64_t column = 0; column < columns; column += 4 * LANES)
-        for (int64_t row = 0; row < rows; row += 4) {
+    for (int64_t column = 0; column < columns; column += MOST_VECTORS * LANES) {
+        int64_t vectors = (columns - column) / LANES, row = 0;
+        if (vectors > MOST_VECTORS) vectors = MOST_VECTORS;
+        while (row < rows) {
+            int64_t left = rows - row;
             p.a = all.a + row * all.a_row;
             p.b = all.b + column;
             p.c = all.c + row * all.c_row + column;
-            int64_t vectors = (columns - column) / LANES;
-            if (p.ahead && column == 0) fetch(p.ahead, row, 4);
-            if (rows - row >= 4) {
-                if (vectors >= 4) tile(&p, 4, 4, add, pairs);
-                else if (vectors == 3) tile(&p, 4, 3, add, pairs);
-                else if (vectors == 2) tile(&p, 4, 2, add, pairs);
-                else tile(&p, 4, 1, add, pairs);
-            } else {
-                for (int64_t left = rows - row; left > 0; left--, p.a += all.a_row, p.c += all.c_row)
-                    for (int64_t v = 0; v < (vectors < 4 ? vectors : 4); v++) {
-                        product one = p;
-                        one.b += v * LANES;
-                        one.c += v * LANES;
-                        tile(&one, 1, 1, add, pairs);
-                    }
-            }
+            int64_t some = vectors == 1 && left >= 8 ? 8 : MOST_VECTORS == 2 && left >= 6 ? 6 : left >= 4 ? 4 : 1;
+            if (p.ahead && column == 0) fetch(p.ahead, row, some);
+            if (some == 8) tile(&p, 8, 1, add, pairs);
+            else if (some == 6) tile_of(&p, 6, vectors, add, pairs);
+            else if (some == 4) tile_of(&p, 4, vectors, add, pairs);
+            else tile_of(&p, 1, vectors, add, pairs);
+            row += some;
         }
+    }
 }

@@ -4,11 +4,18 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
-#define LANES 16 /* floats in a vector; a machine with narrower ones splits it */
+/* floats in a vector */
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX2__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -108,6 +115,7 @@ static void widen_row(float *to, const char *from, int64_t count, int64_t dtype)
 }
 
 #if defined(__AVX512F__)
+#define HAS_TURN 1
 /* 16 x 16 words: to[i][j] = from[j][i] */
 static inline void turn(const float *const *from, float *to, int64_t to_row) {
     __m512i r[16], s[16];
@@ -135,4 +143,42 @@ static inline void turn(const float *const *from, float *to, int64_t to_row) {
         _mm512_storeu_si512(to + (i + 12) * to_row, _mm512_shuffle_i32x4(s[i + 4], s[i + 12], 0xdd));
     }
 }
+#elif defined(__AVX2__)
+#define HAS_TURN 1
+/* 16 x 16 words: to[i][j] = from[j][i] */
+static inline void turn(const float *const *from, float *to, int64_t to_row) {
+    for (int left = 0; left < 16; left += 8)
+        for (int top = 0; top < 16; top += 8) {
+            __m256 r[8], s[8];
+            for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(from[top + i] + left);
+            for (int i = 0; i < 8; i += 2) {
+                s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+                s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+            }
+            for (int i = 0; i < 8; i += 4) {
+                r[i] = _mm256_shuffle_ps(s[i], s[i + 2], 0x44);
+                r[i + 1] = _mm256_shuffle_ps(s[i], s[i + 2], 0xee);
+                r[i + 2] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0x44);
+                r[i + 3] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0xee);
+            }
+            for (int i = 0; i < 4; i++) {
+                _mm256_storeu_ps(to + (left + i) * to_row + top, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+                _mm256_storeu_ps(to + (left + i + 4) * to_row + top, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+            }
+        }
+}
 #endif
+
+/* rows of 16 words, of which there may be fewer than 16, as columns: to[i][j] = from[j][i] */
+static inline void turn_some(const float *from, int64_t from_row, int64_t rows, float *to, int64_t to_row) {
+#if defined(HAS_TURN)
+    if (rows > 4) {
+        const float *each[16];
+        for (int i = 0; i < 16; i++) each[i] = from + i * from_row;
+        turn(each, to, to_row);
+        return;
+    }
+#endif
+    for (int64_t row = 0; row < rows && row < 16; row++)
+        for (int i = 0; i < 16; i++) to[i * to_row + row] = from[row * from_row + i];
+}

@@ -19,6 +19,7 @@ from ..attention.native import NativeUnavailable
 from .compiled import CompiledTarget, check_compiled, format_for
 from .grown_tree import GrownTree
 from .native_engine import NativeDecoder, Nodes, native_library
+from .native_parts import PRODUCTS
 from .quantised_store import FLOATS, kept_matrices
 
 #: rows of a block of the cache: as many keys as attention takes at once, SPAN in native_decoder/block.h
@@ -32,8 +33,10 @@ class NativeTarget(CompiledTarget):
         model: the model, in eval mode and on the CPU; left exactly as found.
         weights: "f32", "bf16", "int8" or "int4"; quantised ones are kept on disk. If absent, what holds the model's own
             numbers without loss: "bf16" for a model in bfloat16, else "f32".
-        products: what activations are multiplied in and the cache is kept in: "bf16" or "f32". If absent, bfloat16
-            where the processor multiplies it, but for weights in float32.
+        products: what activations are multiplied in: "f32", "bf16", or, with quantised weights, "int8", which rounds
+            them to 8 bits with a scale for 32 of them. If absent, bfloat16 where the processor multiplies it, else
+            "int8" where it multiplies that faster; float32 for weights in float32 and where there is neither. The
+            cache is in float32 with "f32", in bfloat16 with the others.
         prefill_chunk: prompt tokens per prefill forward.
         threads: CPU threads; as many as torch uses if absent.
         cache_dir: root of the cache folder, as for `branchwise.hub`.
@@ -65,7 +68,7 @@ class NativeTarget(CompiledTarget):
         super().__init__(
             model,
             weights=weights,
-            rows=FLOATS[self.products],
+            rows=FLOATS["f32" if self.products == "f32" else "bf16"],
             block_rows=_PAGE_ROWS,
             turned_values=True,
             prefill_chunk=prefill_chunk,
@@ -78,7 +81,7 @@ class NativeTarget(CompiledTarget):
             library,
             self.decoder,
             kept_matrices(self.decoder, weights, cache_dir),
-            in_pairs=self.products == "bf16",
+            products=self.products,
             threads=self._threads,
         )
         self.cache.mover = self._native.move
@@ -131,8 +134,8 @@ def _ints(numbers: list[int]) -> Tensor:
 
 
 def is_worth_while() -> bool:
-    """Whether this engine is the fastest here: there is a compiler, and the processor multiplies bfloat16."""
-    return native_library().multiplies_bfloat16
+    """Whether this engine is the fastest here: there is a compiler, and the processor has what its C is written for."""
+    return native_library().is_fast
 
 
 def _products(weights: str, products: str | None) -> str:
@@ -140,11 +143,15 @@ def _products(weights: str, products: str | None) -> str:
     if found.library is None:
         raise NativeUnavailable(f"the engine 'native' is not available: {found.reason}; use engine='transformers'")
     if products is None:
-        return "bf16" if found.multiplies_bfloat16 and weights != "f32" else "f32"
-    if products not in FLOATS:
-        raise ValueError(f"products must be one of {', '.join(FLOATS)}, got {products!r}")
+        if found.multiplies_bfloat16:
+            return "f32" if weights == "f32" else "bf16"
+        return "int8" if weights not in FLOATS and found.multiplies_groups else "f32"
+    if products not in PRODUCTS:
+        raise ValueError(f"products must be one of {', '.join(PRODUCTS)}, got {products!r}")
     if products == "bf16" and not found.multiplies_bfloat16:
         raise NativeUnavailable("this processor does not multiply bfloat16; products='f32' works everywhere")
     if products == "bf16" and weights == "f32":
         raise ValueError("weights='f32' are multiplied in float32; for products in bfloat16 use weights='bf16'")
+    if products == "int8" and weights in FLOATS:
+        raise ValueError(f"products='int8' go with weights='int8' or 'int4', got weights={weights!r}")
     return products

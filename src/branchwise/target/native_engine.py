@@ -28,7 +28,6 @@ DECODER_SOURCES = Path(__file__).with_name("native_decoder")
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 _TABLES = ("cosines", "sines")
 
-
 _MATRICES = ("qkv", "output", "gate_up", "down")
 _NORMS = ("before_attention", "after_attention", "before_mlp", "after_mlp", "query_norm", "key_norm")
 
@@ -49,7 +48,7 @@ class _Decoder(ctypes.Structure):
         ("head", MatrixStruct),
         ("last", NormStruct),
         *((name, ctypes.c_int64) for name in ("count", "hidden", "inner", "heads", "kv_heads", "dim", "activation")),
-        ("pairs", ctypes.c_int64),
+        ("products", ctypes.c_int64),
         ("scale", ctypes.c_float),
     )
 
@@ -85,6 +84,16 @@ class NativeLibrary:
     def multiplies_bfloat16(self) -> bool:
         """Whether the processor does, so that weights are worth keeping in less than float32."""
         return self.library is not None and self.library.bfloat16_way() > 0
+
+    @property
+    def multiplies_groups(self) -> bool:
+        """Whether the processor multiplies whole numbers of 8 bits, so that rounding rows to these is worth while."""
+        return self.library is not None and self.library.multiplies_groups() > 0
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether the processor has what the C is written for."""
+        return self.multiplies_bfloat16 or self.multiplies_groups
 
 
 @cache
@@ -134,7 +143,7 @@ class NativeDecoder:
         library: the compiled C.
         decoder: its parts.
         matrices: quantised, by name; or the dtype that the model's own are kept in.
-        in_pairs: whether it is multiplied in bfloat16; else in float32.
+        products: what numbers are multiplied in, one of `PRODUCTS`.
         threads: CPU threads.
     """
 
@@ -144,7 +153,7 @@ class NativeDecoder:
         decoder: Decoder,
         matrices: Mapping[str, Quantised] | torch.dtype,
         *,
-        in_pairs: bool,
+        products: str,
         threads: int,
     ) -> None:
         self._library = library
@@ -154,7 +163,10 @@ class NativeDecoder:
         self._count = len(decoder.layers)
         self._outputs = len(decoder.head.weight)
         self._top = min(TOP_LOGITS, self._outputs)
-        self._parts = NativeParts(sum(self._packed(name, linear).packed_bytes for name, linear in decoder.linears()))
+        self._parts = NativeParts(
+            sum(self._packed(name, linear).packed_bytes for name, linear in decoder.linears()),
+            products=products,
+        )
         layers = (_Layer * self._count)(*(self._layer(i, layer) for i, layer in enumerate(decoder.layers)))
         first = decoder.layers[0].linears
         self._decoder = _Decoder(
@@ -168,7 +180,7 @@ class NativeDecoder:
             kv_heads=decoder.key_heads,
             dim=decoder.width,
             activation=_ACTIVATIONS[decoder.activation],
-            pairs=in_pairs,
+            products=self._parts.products,
             scale=decoder.scale * log2(e),
         )
         self._work = torch.empty(0, dtype=torch.uint8)

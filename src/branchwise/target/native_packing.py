@@ -1,8 +1,8 @@
-"""Matrices in the order in which native_decoder/linear.h and digits.h read them: strips of 32 outputs, steps of inputs.
+"""Matrices in the order in which the C in native_decoder/ reads them: strips of 32 outputs, steps of inputs.
 
     numbers [O, I]  ->  [strips, steps, 2 blocks, bytes of 32 inputs x 16 outputs]
 
-Knows tensors; the layouts themselves are described there.
+Knows tensors; the layouts themselves are described in linear.h, broadcast.h and digits.h.
 """
 
 from __future__ import annotations
@@ -128,22 +128,40 @@ def _joined(parts: Sequence[Packed], join: Callable[[list[Tensor]], Tensor]) -> 
     return Packed(parts[0].format, numbers, join(scales) if scales else None, join(zeros) if zeros else None)
 
 
-def pack(matrix: Packed) -> Tensor:
-    """uint8 ``[strips, steps, 2, bytes of a record]``."""
+def pack(matrix: Packed, *, broadcast: bool) -> Tensor:
+    """uint8 ``[strips, steps, 2, bytes of a record]``.
+
+    Args:
+        matrix: the numbers.
+        broadcast: the order of broadcast.h; else that of linear.h, or of digits.h.
+    """
     outputs, inputs = matrix.numbers.shape
     numbers = pad(matrix.numbers, (0, -inputs % matrix.step, 0, -outputs % (2 * BLOCK)))
     blocks = numbers.unflatten(1, (-1, matrix.step)).unflatten(0, (-1, 2, BLOCK)).permute(0, 3, 1, 2, 4)
+    if matrix.format in (_FLOATS, _HALVES, _DIGITS):
+        return (blocks.transpose(3, 4) if broadcast else blocks).contiguous().flatten(3).view(torch.uint8)
     if matrix.format == _BYTES:
-        # [strips, steps, 2, 8 pairs of outputs, 16 pairs of inputs, 2, 2]
-        return blocks.unflatten(4, (-1, 2)).unflatten(3, (-1, 2)).transpose(4, 5).flatten(3)
-    if matrix.format != _NIBBLES:
-        return blocks.contiguous().flatten(3).view(torch.uint8)
-    four = blocks.unflatten(3, (4, 2, 2))  # [strips, steps, 2, 4, 2, 2, 32]
-    both = four[..., 0, :] | (four[..., 1, :] << 4)  # [strips, steps, 2, 4, 2, 32]
-    words = both.transpose(4, 5).flatten(3)
+        return (_in_quads(blocks) if broadcast else _in_pairs(blocks)).flatten(3)
+    if broadcast:
+        two = _in_quads(blocks).unflatten(4, (-1, 2))  # [strips, steps, 2, 2, 4, 2, 8, 4]
+        words = (two[..., 0, :, :] | (two[..., 1, :, :] << 4)).flatten(3)
+    else:
+        four = blocks.unflatten(3, (4, 2, 2))  # [strips, steps, 2, 4, 2, 2, 32]
+        both = four[..., 0, :] | (four[..., 1, :] << 4)  # [strips, steps, 2, 4, 2, 32]
+        words = both.transpose(4, 5).flatten(3)
     assert matrix.scale is not None and matrix.zero is not None
     beside = [_by_block(part).half().view(torch.uint8) for part in (matrix.scale, -matrix.scale * matrix.zero)]
     return torch.cat([words, *beside], dim=3)
+
+
+def _in_pairs(blocks: Tensor) -> Tensor:
+    """``[..., 16 outputs, 32 inputs]`` to ``[..., 8, 16, 2, 2]``: pairs of outputs, of inputs, and what is in them."""
+    return blocks.unflatten(4, (-1, 2)).unflatten(3, (-1, 2)).transpose(4, 5)
+
+
+def _in_quads(blocks: Tensor) -> Tensor:
+    """``[..., 16 outputs, 32 inputs]`` to ``[..., 2, 8 quads, 8 outputs, 4 inputs]``."""
+    return blocks.unflatten(4, (-1, 4)).unflatten(3, (2, -1)).transpose(4, 5)
 
 
 def _by_block(part: Tensor) -> Tensor:

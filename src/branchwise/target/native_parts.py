@@ -14,6 +14,9 @@ from torch import Tensor
 from .decoder_parts import Linear, Norm
 from .native_packing import BLOCK, Packed, Shelf, pack
 
+#: what numbers are multiplied in, as native_decoder/linear.h numbers it
+PRODUCTS = ("f32", "bf16", "int8")
+
 
 class MatrixStruct(ctypes.Structure):
     """`matrix` in native_decoder/linear.h, field by field."""
@@ -35,15 +38,19 @@ class NativeParts:
 
     Args:
         packed_bytes: room for the matrices, which lie one after another in the order in which they are made.
+        products: what they are multiplied in, one of `PRODUCTS`.
     """
 
-    def __init__(self, packed_bytes: int) -> None:
+    def __init__(self, packed_bytes: int, *, products: str) -> None:
+        #: the number of `products`
+        self.products = PRODUCTS.index(products)
+        self._broadcast = products != "bf16"
         self._keeps: list[Tensor] = []
         self._shelf = Shelf(packed_bytes)
 
     def matrix(self, packed: Packed, bias: Tensor | None) -> MatrixStruct:
         """A matrix and the bias of its outputs."""
-        values = self._shelf.put(pack(packed))
+        values = self._shelf.put(pack(packed, broadcast=self._broadcast))
         return MatrixStruct(
             values=self.kept(values),
             scale=self.kept(packed.per_output("scale")),

@@ -175,7 +175,8 @@ def _pair(grown: GrownTree) -> GrownTree:
     """A lone node with a child that nobody asks for.
 
     For a single row the engine has other kernels, which round otherwise. From two rows on, a row is the same to the
-    last bit however many there are: with a second one, plain decoding and a chain of drafts agree to the last bit.
+    last bit however many there are, in 8 bits where the processor has AVX512: with a second one, plain decoding and a
+    chain of drafts agree to the last bit.
     """
     tree = grown.tree
     return GrownTree(TokenTree((*tree.tokens, tree.tokens[-1]), (*tree.parents, len(tree) - 1)), grown.known)

@@ -21,8 +21,8 @@
  *     strips    output rows of the draft vocabulary
  *     parts     the k likeliest tokens and their log-probabilities
  *
- * The residual stream is float32, numbers that are multiplied are bfloat16, or float32 for exact comparisons. Shapes and
- * errors are native_head.py's.
+ * The residual stream is float32, numbers that are multiplied are bfloat16, or 8 bits in groups of 32 where nothing
+ * multiplies bfloat16, or float32 for exact comparisons. Shapes and errors are native_head.py's.
  */
 #include "pages.h"
 
@@ -45,7 +45,8 @@ typedef struct {
     norm together, last;             /* of all features together; of the output */
     const norm *each;                /* of every feature; NULL for none */
     const char *embedding;           /* [V, h] */
-    int64_t embedding_dtype, count, hidden, features, feature_width, inner, heads, kv_heads, dim, page_rows, pairs;
+    int64_t embedding_dtype, count, hidden, features, feature_width, inner, heads, kv_heads, dim, page_rows;
+    int64_t products;       /* what numbers are multiplied in: FLOAT_PRODUCTS, ... */
     int64_t deep;           /* output rows of levels below the first */
     int64_t goes_on_normed; /* the next level continues what `last` gives */
     float scale;            /* of scores, to base 2 */
@@ -80,7 +81,8 @@ typedef struct {
     int way;       /* of multiplying numbers */
 } work;
 
-static int64_t item_of(const head *h) { return h->pairs ? 2 : 4; }
+/* bytes of a number in the cache, and of one of a query */
+static int64_t item_of(const head *h) { return h->products == HALF_PRODUCTS ? 2 : 4; }
 
 static int64_t steps_of(int64_t numbers) { return padded(numbers, 32) / 32; }
 
@@ -89,8 +91,8 @@ static int64_t rows_of(const forward *f, int64_t lane) { return f->begins[lane +
 static int64_t flight_of(const forward *f, int64_t lane) { return f->flights[lane + 1] - f->flights[lane]; }
 
 /* bytes of rows of numbers, whatever multiplies them */
-static int64_t numbers_of(const head *h, int64_t rows, int64_t width) {
-    int64_t as_they_are = item_of(h) * rows * 32 * steps_of(width), in_digits = rows / 16 * digits_bytes(width);
+static int64_t numbers_of(int way, int64_t rows, int64_t width) {
+    int64_t as_they_are = numbers_bytes(way, rows, width), in_digits = rows / 16 * digits_bytes(width);
     return as_they_are > in_digits ? as_they_are : in_digits;
 }
 
@@ -109,17 +111,17 @@ static void lay_out(const head *h, const forward *f, work *w, arena *a) {
     w->residual = take(a, 4 * rows * h->hidden);
     w->qkv = take(a, 4 * rows * outputs);
     w->attended = take(a, 4 * rows * heads);
-    w->inputs = take(a, numbers_of(h, rows, w->widest));
-    w->beside = take(a, numbers_of(h, rows, h->hidden));
+    w->inputs = take(a, numbers_of(w->way, rows, w->widest));
+    w->beside = take(a, numbers_of(w->way, rows, h->hidden));
     w->query = take(a, item * rows * heads);
-    w->mixed = take(a, numbers_of(h, rows, heads));
-    w->inner = take(a, numbers_of(h, rows, h->inner));
-    w->last = take(a, numbers_of(h, wanted, h->hidden));
+    w->mixed = take(a, numbers_of(w->way, rows, heads));
+    w->inner = take(a, numbers_of(w->way, rows, h->inner));
+    w->last = take(a, numbers_of(w->way, wanted, h->hidden));
     w->logits = take(a, 4 * f->wanted_count * w->output.outputs);
     w->parts = take(a, f->wanted_count * w->part_count * sizeof(top_part));
-    /* of each thread: an unpacked strip or 16 rows on their way to be numbers, and the sums of all rows with a strip, or
-       those 16 rows in 8 bits */
-    int64_t panel = 512 * steps_of(w->widest), sums = 32 * (rows > wanted ? rows : wanted);
+    /* of each thread: an unpacked strip or 16 rows on their way to be numbers, and the sums of all rows with a strip or two,
+       or those 16 rows in 8 bits */
+    int64_t panel = 512 * steps_of(w->widest), sums = STRIP * (2 * rows > wanted ? 2 * rows : wanted);
     w->thread_floats = panel + (sums > 4 * padded(w->widest, 64) ? sums : 4 * padded(w->widest, 64));
     w->threads = take(a, 4 * f->threads * w->thread_floats);
     w->units = take(a, (f->lanes + w->rows / UNIT + 1) * sizeof(unit));
@@ -140,7 +142,7 @@ static void add_unit(const head *h, const forward *f, work *w, int64_t lane, int
                       .nodes = &u->queries, .committed = &u->committed, .query_strides = {0, h->dim, h->heads * h->dim},
                       .key_strides = {0, 0, h->dim}, .value_strides = {0, 0, h->dim}, .batch = 1, .kv_heads = h->kv_heads,
                       .group = group, .width = queries, .columns = columns, .dim = h->dim, .value_dim = h->dim,
-                      .parts = parts, .dtype = h->pairs ? BFLOAT16 : FLOAT32, .factor = h->scale};
+                      .parts = parts, .dtype = item_of(h) == 2 ? BFLOAT16 : FLOAT32, .factor = h->scale};
         if (bias) fill_level(u, f->parents + f->flights[lane]);
     }
     w->unit_count++;
@@ -229,14 +231,14 @@ static void place_phase(const head *h, const forward *f, const work *w, const la
             if (n.weight) norm_row(at, at, n.weight, n.epsilon, h->dim);
             turn_row(at, cosines, sines, h->dim);
         }
-        store_numbers(w->query + item * row * heads, query, heads, h->pairs);
+        store_numbers(w->query + item * row * heads, query, heads, item == 2);
         int64_t lane = lane_of(f->begins, row), place = f->committed[lane] + row - f->begins[lane];
         if (f->continued) place += flight_of(f, lane) - rows_of(f, lane);
         int64_t page = f->pages[f->page_begins[lane] + place / h->page_rows], at = place % h->page_rows;
         for (int64_t number = 0; number < h->kv_heads; number++) {
             int64_t to = page * rows->page_bytes + item * (number * h->page_rows + at) * h->dim;
-            store_numbers((char *)rows->keys + to, key + number * h->dim, h->dim, h->pairs);
-            store_numbers((char *)rows->values + to, key + keys + number * h->dim, h->dim, h->pairs);
+            store_numbers((char *)rows->keys + to, key + number * h->dim, h->dim, item == 2);
+            store_numbers((char *)rows->values + to, key + keys + number * h->dim, h->dim, item == 2);
         }
     }
 }
@@ -340,16 +342,12 @@ static int run_all(const head *h, const forward *f, const work *w, float *mine) 
 
 /* 0; or the bytes of work memory that it takes, if it has less; or -1 when there is no memory for a task */
 int64_t run_head(const head *h, const forward *f) {
-    work w = {.rows = f->begins[f->lanes]};
+    work w = {.rows = f->begins[f->lanes], .way = way_of(h->products)};
     arena a = {f->work, f->work_bytes, 0};
     lay_out(h, f, &w, &a);
     for (int64_t lane = 0; lane < f->lanes; lane++) add_units(h, f, &w, lane, &a);
     if (a.used > a.bytes) return a.used;
     int failed = 0;
-    w.way = h->pairs ? IN_PAIRS : IN_FLOATS;
-#if defined(HAS_AMX)
-    if (h->pairs && may_use_tiles()) w.way = IN_TILES;
-#endif
 #pragma omp parallel num_threads(f->threads) reduction(| : failed)
     {
         float *mine = w.threads + omp_get_thread_num() * w.thread_floats;

@@ -16,9 +16,9 @@ typedef struct {
     const int32_t *pages; /* of the lane, in row order */
     const int32_t *parents, *depth; /* of a whole tree, the nodes of earlier forwards first; depth of a chain's nodes */
     int32_t *order;       /* the columns of a tree by depth; NULL for a chain */
-    float *bias;          /* of a tree [columns, groups, 16]: 0 where a query sees a column, else -inf */
+    float *bias;          /* of a tree [columns, groups, LANES]: 0 where a query sees a column, else -inf */
     float *sums;          /* [K, kept, groups] of `sums` */
-    int64_t committed, nodes, groups, first_row, first_task, first_merge; /* groups of 16 queries of a key/value head */
+    int64_t committed, nodes, groups, first_row, first_task, first_merge; /* groups of LANES queries of a key/value head */
     int64_t parts, kept;  /* parts in all, and whose sums are kept: all, or one */
     int64_t earlier, columns; /* of a tree: nodes of earlier forwards, and with these; a chain's earlier ones are committed */
 } unit;
@@ -65,12 +65,12 @@ static void fill_bias(const unit *u, const heads *h, int64_t window) {
 }
 
 static const char *row_at(const unit *u, const heads *h, const paged_rows *rows, int64_t head, int64_t row, int values) {
-    int64_t item = item_bytes(h->way), within = row % SPAN * (values ? 1 : h->dim);
+    int64_t item = h->row_item, within = row % SPAN * (values ? 1 : h->dim);
     const char *page = (values ? rows->values : rows->keys) + u->pages[row / SPAN] * rows->page_bytes;
     return page + item * (head * SPAN * h->dim + within);
 }
 
-/* queries of a head, lanes fast: [groups, words, 16] */
+/* queries of a head, lanes fast: [groups, words, LANES] */
 static void turn_queries(const unit *u, const heads *h, int64_t head, float *to) {
     static const float zeros[16];
     int64_t words = words_of(h);
@@ -80,7 +80,7 @@ static void turn_queries(const unit *u, const heads *h, int64_t head, float *to)
         for (int64_t i = 0, m = first; i < LANES; i++, m++)
             rows[i] = m < queries_of(u, h) ? query + (m % u->nodes * h->kv_heads * h->group + m / u->nodes) * words : NULL;
         int64_t word = 0;
-#if defined(__AVX512F__)
+#if LANES == 16
         for (; word + 16 <= words; word += 16) {
             const float *from[16];
             for (int i = 0; i < 16; i++) from[i] = rows[i] ? rows[i] + word : zeros;
@@ -105,14 +105,16 @@ static void hide(const unit *u, const heads *h, int64_t group, int64_t window, i
 /* where the tail of a tree begins; a chain has none */
 static int64_t tail_begin(const unit *u) { return u->committed / 32 * 32; }
 
-/* values of the tail as floats [D, row] */
-static void unpack_tail(const unit *u, const heads *h, const paged_rows *rows, int64_t head, int64_t row, float *to) {
-    int64_t begin = tail_begin(u), end = u->committed + u->columns, page_bytes = item_bytes(h->way) * SPAN;
+/* values of the tail as floats [D, row]; its keys too, if floats are what is multiplied */
+static void unpack_tail(const unit *u, const heads *h, const room *r, const paged_rows *rows, int64_t head, int64_t row) {
+    float *to = r->values;
+    int64_t begin = tail_begin(u), end = u->committed + u->columns, page_bytes = h->row_item * SPAN;
     memset(to + h->dim * row, 0, 4 * row * (padded(h->dim, 8) - h->dim));
     for (int64_t at = begin; at < end; at += 16) { /* within a page; what lies behind the end is never used */
-        const char *values = row_at(u, h, rows, head, at, 1);
+        const char *values = row_at(u, h, rows, head, at, 1), *keys = row_at(u, h, rows, head, at, 0);
+        if (widens(h)) widen_row(r->keys + (at - begin) * h->dim, keys, 16 * h->dim, BFLOAT16);
         for (int64_t d = 0; d < h->dim; d++, values += page_bytes)
-            widen_row(to + d * row + at - begin, values, 16, h->way == IN_FLOATS ? FLOAT32 : BFLOAT16);
+            widen_row(to + d * row + at - begin, values, 16, h->row_item == 4 ? FLOAT32 : BFLOAT16);
     }
 }
 
@@ -133,8 +135,10 @@ static void sort_tail(const unit *u, int64_t block, tail *t, int32_t *numbers, i
 static void score_tail(const unit *u, const heads *h, const room *r, const paged_rows *rows, int64_t head, int64_t group) {
     int64_t begin = tail_begin(u), end = u->committed + u->columns;
     const float *queries = r->queries + group * LANES * words_of(h);
-    for (int64_t at = begin; at < end; at += 16)
-        score_rows(h, queries, row_at(u, h, rows, head, at, 0), 16, r->behind + (at - begin) * LANES, NULL);
+    for (int64_t at = begin; at < end; at += 16) {
+        const char *keys = widens(h) ? (const char *)(r->keys + (at - begin) * h->dim) : row_at(u, h, rows, head, at, 0);
+        score_rows(h, queries, keys, 16, r->behind + (at - begin) * LANES, NULL);
+    }
     if (rows->window) hide(u, h, group, rows->window, begin, u->committed - begin, r->behind);
     vec *scores = (vec *)r->behind + u->committed - begin;
     for (int64_t column = 0; column < u->columns; column++) scores[column] += ((const vec *)u->bias)[column * u->groups + group];
@@ -157,7 +161,7 @@ static int64_t part_begin(int64_t part) {
 
 static coming coming_from(const unit *u, const heads *h, const paged_rows *rows, int64_t head, int64_t block) {
     if (!u || block >= u->committed) return (coming){0}; /* little, and still at hand */
-    int64_t lines = item_bytes(h->way) * SPAN * h->dim / 64;
+    int64_t lines = h->row_item * SPAN * h->dim / 64;
     return (coming){row_at(u, h, rows, head, block, 0), row_at(u, h, rows, head, block, 1), lines, lines, 0};
 }
 
@@ -169,20 +173,28 @@ static void absorb_block(const unit *u, const heads *h, const room *r, const pag
     int32_t numbers[most + 1], places[most + 1];
     tail t = {.values = r->values, .row = padded(most, 16)};
     if (most) sort_tail(u, block, &t, numbers, places);
-    if (t.count) unpack_tail(u, h, rows, head, t.row, r->values);
+    if (t.count) unpack_tail(u, h, r, rows, head, t.row);
     if (count < 0) count = 0;
+    const char *keys = row_at(u, h, rows, head, block, 0), *values = row_at(u, h, rows, head, block, 1);
+    if (count && widens(h)) {
+        widen_row(r->block, keys, padded(count, 16) * h->dim, BFLOAT16);
+        for (int64_t d = 0; d < h->dim; d++)
+            widen_row(r->block + (h->dim + d) * SPAN, values + 2 * d * SPAN, count, BFLOAT16);
+        keys = (const char *)r->block;
+        values = (const char *)(r->block + h->dim * SPAN);
+    }
     next->share = 2 * next->lines / (SHARES * u->groups) + 1;
     for (int64_t group = 0; group < u->groups; group++, kept += sums_floats(h)) {
         sums s = sums_at(kept);
         if (count) {
             const float *queries = r->queries + group * LANES * words_of(h);
-            score_rows(h, queries, row_at(u, h, rows, head, block, 0), count, r->scores, next);
+            score_rows(h, queries, keys, count, r->scores, next);
             if (rows->window || block + count > u->committed) hide(u, h, group, rows->window, block, count, r->scores);
         }
         if (t.count) score_tail(u, h, r, rows, head, group);
         if (h->way == IN_FLOATS) weigh_as(h, r, count, &t, s, next, 0);
         else weigh_as(h, r, count, &t, s, next, 1);
-        if (count) mix_rows(h, r, row_at(u, h, rows, head, block, 1), count, s.mixed, next);
+        if (count) mix_rows(h, r, values, count, s.mixed, next);
         if (t.count) mix_tail(h, r, &t, s.mixed);
     }
 }
@@ -190,14 +202,19 @@ static void absorb_block(const unit *u, const heads *h, const room *r, const pag
 /* memory of this thread, kept for the next task; more: sums of a part. 0 when there is none */
 static int make_room(const unit *u, const heads *h, room *r, float **more) {
     int64_t tail_rows = u->order ? padded(u->columns + 31, 16) : 0;
-    int64_t sizes[] = {LANES * u->groups * words_of(h), LANES * SPAN,           LANES * tail_rows,
-                       LANES * SPAN / 2,                padded(h->dim, 8) * tail_rows, u->groups * sums_floats(h)};
-    int64_t at[7] = {0};
-    for (int i = 0; i < 6; i++) at[i + 1] = at[i] + sizes[i];
-    float *memory = reserve(at[6]);
-    if (!memory) return 0;
-    *r = (room){memory, memory + at[1], memory + at[2], (int32_t *)(memory + at[3]), memory + at[4]};
-    *more = memory + at[5];
+    int64_t tail_numbers = padded(h->dim, 8) * tail_rows, wide = widens(h);
+    int64_t sizes[] = {LANES * u->groups * words_of(h), LANES * SPAN,        LANES * tail_rows,          LANES * SPAN / 2,
+                       tail_numbers,                    wide * tail_numbers, wide * 2 * SPAN * h->dim, u->groups * sums_floats(h)};
+    float *places[8], *memory;
+    int64_t all = 0;
+    for (int i = 0; i < 8; i++) all += padded(sizes[i], 16);
+    if (!(memory = reserve(all))) return 0;
+    for (int i = 0; i < 8; i++) {
+        places[i] = memory;
+        memory += padded(sizes[i], 16);
+    }
+    *r = (room){places[0], places[1], places[2], (int32_t *)places[3], places[4], places[5], places[6]};
+    *more = places[7];
     return 1;
 }
 

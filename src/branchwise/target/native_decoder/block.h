@@ -1,10 +1,10 @@
-/* Attention of sixteen queries to a block of rows, with running maximum and sum: the arithmetic of attend.h.
+/* Attention of as many queries as a vector has lanes to a block of rows, with running maximum and sum: the arithmetic of attend.h.
  *
  * Lanes are queries (heads of a group slow, nodes fast) in everything that is kept:
  *
- *     scores  [rows, 16]   = keys [rows, D] x queries^T [D, 16]
- *     weights [rows, 16]   = 2^(scores - running maximum); pairs of rows where numbers are bfloat16
- *     mixed   [D, 16]     += values^T [D, rows] x weights
+ *     scores  [rows, LANES]   = keys [rows, D] x queries^T [D, LANES]
+ *     weights [rows, LANES]   = 2^(scores - running maximum); pairs of rows where numbers are bfloat16
+ *     mixed   [D, LANES]     += values^T [D, rows] x weights
  *
  * so keys, and values, which the cache keeps turned ([D, rows] of a page), are used as they lie, and all of it stays in
  * the first-level cache, where keys and values wait for the next sixteen.
@@ -26,11 +26,12 @@
 /* what all blocks of a forward have in common */
 typedef struct {
     int64_t kv_heads, group, dim;
-    float scale; /* of scores, to base 2 */
-    int way;     /* of multiplying, see linear.h */
+    float scale;      /* of scores, to base 2 */
+    int way;          /* of multiplying, see linear.h; never in groups */
+    int64_t row_item; /* bytes of a number in the cache: 2 for bfloat16, which may be multiplied as floats all the same */
 } heads;
 
-/* of sixteen queries over some rows: [2 + D, LANES], D padded to 8 */
+/* of LANES queries over some rows: [2 + D, LANES], D padded to 8 */
 typedef struct {
     vec *largest, *total;
     float *mixed;
@@ -46,11 +47,13 @@ typedef struct {
 
 /* memory of a thread */
 typedef struct {
-    float *queries; /* [M / 16, words of D, 16] */
-    float *scores;  /* [SPAN, 16]; as weights, if they are floats */
-    float *behind;  /* [tail rows, 16]: the same of the tail */
-    int32_t *pairs; /* [SPAN / 2, 16] weights of pairs of rows */
+    float *queries; /* [M / LANES, words of D, LANES] */
+    float *scores;  /* [SPAN, LANES]; as weights, if they are floats */
+    float *behind;  /* [tail rows, LANES]: the same of the tail */
+    int32_t *pairs; /* [SPAN / 2, LANES] weights of pairs of rows */
     float *values;  /* [D, tail rows] */
+    float *keys;    /* [tail rows, D], as floats where the cache has them in bfloat16 */
+    float *block;   /* [SPAN, D] keys and [D, SPAN] values, likewise */
 } room;
 
 /* A block that is read next, keys and then values. It is asked for in small shares, so that reading and multiplying go on
@@ -77,6 +80,9 @@ static inline void fetch_some(coming *c) {
     }
 }
 
+/* whether rows of the cache are made floats before they are multiplied */
+static int widens(const heads *h) { return h->way == IN_FLOATS && h->row_item == 2; }
+
 static int64_t words_of(const heads *h) { return h->way == IN_FLOATS ? h->dim : h->dim / 2; }
 static int64_t sums_floats(const heads *h) { return LANES * (2 + padded(h->dim, 8)); }
 
@@ -88,7 +94,7 @@ static void clear_sums(const heads *h, float *at) {
 }
 
 #if defined(HAS_AMX)
-/* out [rows, 16] (+)= a [rows, 32 steps] b [32 steps, 16]; rows of a lie a_bytes apart, b is in pairs; whole sixteens */
+/* out [rows, LANES] (+)= a [rows, 32 steps] b [32 steps, 16]; rows of a lie a_bytes apart, b is in pairs; whole sixteens */
 static inline void tile_product(const char *a, int64_t a_bytes, int64_t rows, const void *b, int64_t steps, int add, float *out) {
     for (; rows > 0; rows -= 64, a += 64 * a_bytes, out += 64 * LANES) {
         if (add) {
@@ -185,16 +191,16 @@ static inline __attribute__((always_inline)) void weigh_as(const heads *h, const
 
 /* mixed += weights x values: those of whole steps, whose turned rows are in a page */
 static void mix_rows(const heads *h, const room *r, const char *values, int64_t rows, float *mixed, coming *next) {
-    int64_t row_bytes = item_bytes(h->way) * SPAN;
 #if defined(HAS_AMX)
     if (h->way == IN_TILES) {
         fetch_some(next);
-        tile_product(values, row_bytes, h->dim, r->pairs, padded(rows, 32) / 32, 1, mixed);
+        tile_product(values, 2 * SPAN, h->dim, r->pairs, padded(rows, 32) / 32, 1, mixed);
         fetch_some(next);
         return;
     }
 #endif
-    product p = {.a = (const int32_t *)values, .c = mixed, .a_row = row_bytes / 4, .a_step = 1, .b_step = LANES, .c_row = LANES};
+    product p = {.a = (const int32_t *)values, .c = mixed, .a_row = h->way == IN_FLOATS ? SPAN : SPAN / 2, .a_step = 1,
+                 .b_step = LANES, .c_row = LANES};
     p.b = h->way == IN_FLOATS ? r->scores : (const float *)r->pairs;
     p.steps = h->way == IN_FLOATS ? rows : padded(rows, 2) / 2;
     if (h->way == IN_FLOATS) multiply(p, h->dim, LANES, 1, 0);

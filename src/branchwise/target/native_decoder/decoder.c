@@ -14,8 +14,8 @@
  *     strips    gate and up in one strip, activated -> numbers
  *     strips    down, added to the residual stream
  *
- * The residual stream is float32; numbers that are multiplied are bfloat16 (or float32, for exact comparisons and for
- * processors without bfloat16). Shapes and errors are native_engine.py's.
+ * The residual stream is float32; numbers that are multiplied are bfloat16, or float32 (for exact comparisons), or, where
+ * nothing multiplies bfloat16, 8 bits in groups of 32, with attention in float32. Shapes and errors are native_engine.py's.
  */
 #include "largest.h"
 #include "attend.h"
@@ -39,8 +39,9 @@ typedef struct {
     const layer *layers;
     matrix head;
     norm last;
-    int64_t count, hidden, inner, heads, kv_heads, dim, activation, pairs;
-    float scale; /* of scores, to base 2 */
+    int64_t count, hidden, inner, heads, kv_heads, dim, activation;
+    int64_t products; /* what numbers are multiplied in: FLOAT_PRODUCTS, ... */
+    float scale;      /* of scores, to base 2 */
 } decoder;
 
 typedef struct {
@@ -72,7 +73,10 @@ typedef struct {
     heads heads;
 } work;
 
-static int64_t item_of(const decoder *d) { return d->pairs ? 2 : 4; }
+/* bytes of a number in the cache, and of one of a query */
+static int64_t item_of(const decoder *d) { return d->products == FLOAT_PRODUCTS ? 4 : 2; }
+
+static int64_t query_item(const decoder *d) { return d->products == HALF_PRODUCTS ? 2 : 4; }
 
 static int64_t nodes_of(const forward *f, int64_t lane) { return f->begins[lane + 1] - f->begins[lane]; }
 
@@ -89,21 +93,21 @@ static int is_chain(const forward *f, int64_t lane) {
 }
 
 static void lay_out(const decoder *d, const forward *f, work *w, arena *a) {
-    int64_t item = item_of(d), rows = padded(w->rows, 32), wanted = padded(f->wanted_count, 32);
+    int64_t rows = padded(w->rows, 32), wanted = padded(f->wanted_count, 32);
     int64_t heads = d->heads * d->dim, widest = heads > d->inner ? heads : d->inner;
     if (d->hidden > widest) widest = d->hidden;
     w->residual = take(a, 4 * rows * d->hidden);
     w->added = take(a, 4 * rows * d->hidden);
     w->qkv = take(a, 4 * rows * d->layers->qkv.outputs);
     w->attended = take(a, 4 * rows * heads);
-    w->normed = take(a, item * rows * padded(d->hidden, 32));
-    w->query = take(a, item * rows * heads);
-    w->mixed = take(a, item * rows * padded(heads, 32));
-    w->inner = take(a, item * rows * padded(d->inner, 32));
-    w->last = take(a, item * wanted * padded(d->hidden, 32));
+    w->normed = take(a, numbers_bytes(w->way, rows, d->hidden));
+    w->query = take(a, query_item(d) * rows * heads);
+    w->mixed = take(a, numbers_bytes(w->way, rows, heads));
+    w->inner = take(a, numbers_bytes(w->way, rows, d->inner));
+    w->last = take(a, numbers_bytes(w->way, wanted, d->hidden));
     w->maxima = take(a, 4 * f->wanted_count * d->head.strips);
-    /* of each thread: an unpacked strip, and the sums of all rows with it */
-    w->thread_floats = 16 * padded(widest, 32) + 32 * (rows > wanted ? rows : wanted);
+    /* of each thread: an unpacked strip, and the sums of all rows with it or with two */
+    w->thread_floats = 16 * padded(widest, 32) + (2 * rows > wanted ? 2 * rows : wanted) * STRIP;
     w->threads = take(a, 4 * f->threads * w->thread_floats);
     w->units = take(a, (f->lanes + w->rows / UNIT + 1) * sizeof(unit));
 }
@@ -118,7 +122,7 @@ static void add_units(const decoder *d, const forward *f, work *w, int64_t lane,
     int64_t earlier = earlier_of(f, lane), of_tree = f->tree_begins[lane];
     for (int64_t from = 0; from < n; from += most) {
         int64_t first = f->begins[lane] + from;
-        unit u = {.query = w->query + item_of(d) * first * d->heads * d->dim, .pages = f->pages + f->page_begins[lane],
+        unit u = {.query = w->query + query_item(d) * first * d->heads * d->dim, .pages = f->pages + f->page_begins[lane],
                   .parents = f->parents + of_tree, .depth = chain ? ramp : f->depth + of_tree,
                   .committed = f->committed[lane] + (chain ? earlier + from : 0), .earlier = chain ? 0 : earlier,
                   .nodes = n - from < most ? n - from : most, .first_row = first, .first_task = w->tasks,
@@ -180,11 +184,11 @@ static void place_phase(const decoder *d, const forward *f, const work *w, const
             if (n.weight) norm_row(at, at, n.weight, n.epsilon, d->dim);
             if (l->table >= 0) turn_row(at, f->cosines[l->table] + row * d->dim, f->sines[l->table] + row * d->dim, d->dim);
         }
-        store_numbers(w->query + item * row * heads, query, heads, d->pairs);
+        store_numbers(w->query + query_item(d) * row * heads, query, heads, query_item(d) == 2);
         int64_t at, page = place_of(d, f, row, &at);
         for (int64_t head = 0; head < d->kv_heads; head++)
             store_numbers((char *)rows->keys + page * rows->page_bytes + item * (head * SPAN + at) * d->dim,
-                          key + head * d->dim, d->dim, d->pairs);
+                          key + head * d->dim, d->dim, item == 2);
     }
     /* a number of all rows lies in one piece, which one thread should write */
 #pragma omp for
@@ -194,7 +198,7 @@ static void place_phase(const decoder *d, const forward *f, const work *w, const
             int64_t at, page = place_of(d, f, row, &at);
             char *to = (char *)rows->values + page * rows->page_bytes + item * at;
             for (int64_t i = first; i < first + 16 && i < keys; i++)
-                store_numbers(to + item * i * SPAN, value + i, 1, d->pairs);
+                store_numbers(to + item * i * SPAN, value + i, 1, item == 2);
         }
 }
 
@@ -319,12 +323,9 @@ static void restore_tiny(unsigned before) {
 
 /* 0; or the bytes of work memory that it takes, if it has less; or -1 when there is no memory for a task */
 int64_t decode(const decoder *d, const forward *f) {
-    work w = {.rows = f->begins[f->lanes], .way = d->pairs ? IN_PAIRS : IN_FLOATS};
-#if defined(HAS_AMX)
-    if (d->pairs && may_use_tiles()) w.way = IN_TILES;
-#endif
-    w.heads = (heads){d->kv_heads, d->heads / d->kv_heads, d->dim, d->scale,
-                      w.way == IN_TILES && d->dim % 32 ? IN_PAIRS : w.way};
+    work w = {.rows = f->begins[f->lanes], .way = way_of(d->products)};
+    int attention = w.way == IN_GROUPS ? IN_FLOATS : w.way == IN_TILES && d->dim % 32 ? IN_PAIRS : w.way;
+    w.heads = (heads){d->kv_heads, d->heads / d->kv_heads, d->dim, d->scale, attention, item_of(d)};
     arena a = {f->work, f->work_bytes, 0};
     int64_t units = 0;
     lay_out(d, f, &w, &a);

@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-#include "linear.h"
+#include "broadcast.h"
 
 enum { DIGITS = NIBBLES + 1 }; /* a format of `matrix`, beside linear.h's */
 
@@ -124,5 +124,6 @@ static void multiply_inputs(const matrix *m, int64_t strip, const char *x, int64
         return;
     }
 #endif
-    multiply_strip(m, strip, x, rows, way, panel, sums);
+    if (way == IN_FLOATS || way == IN_GROUPS) multiply_broadcast(m, strip, x, rows, way, panel, sums);
+    else multiply_strip(m, strip, x, rows, way, panel, sums);
 }

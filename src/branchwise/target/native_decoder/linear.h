@@ -3,8 +3,7 @@
  * A matrix [O, I] comes in strips of 32 outputs, which are two blocks of 16; a strip is a run of steps of 32 inputs:
  *
  *     values  [strips, steps, 2 blocks, record]    read from front to end, once
- *     record  16 outputs x 32 inputs
- *         FLOATS    float [16][32]
+ *     record  16 outputs x 32 inputs; for pairs of bfloat16 (broadcast.h has another order, for the other ways)
  *         HALVES    bfloat16 [16][32]
  *         BYTES     q of (q - zero) * scale, one zero and one scale per output, beside the values;
  *                   [8][16][2][2]: outputs 2 g and 2 g + 1, inputs 2 i and 2 i + 1
@@ -14,10 +13,12 @@
  * Where rows are bfloat16, so are unpacked weights; q - zero is exact in it. Sums are float32. A row's result never
  * depends on what other rows there are.
  *
- * Rows of numbers, to be multiplied, lie one after another; for the matrix unit in tiles of 16 rows, a pair of inputs
- * after another, so that a tile of weights times a tile of numbers is 16 outputs of 16 rows:
+ * Rows of numbers, to be multiplied, lie one after another. For the matrix unit they lie in tiles of 16 rows, a pair of
+ * inputs after another, so that a tile of weights times a tile of numbers is 16 outputs of 16 rows; rounded to 8 bits, with a
+ * scale for 32 of them, they lie step by step:
  *
- *     numbers [T / 16, steps, 16 pairs, 16 rows, 2]
+ *     tiles   [T / 16, steps, 16 pairs, 16 rows, 2]
+ *     groups  [T / 32, steps, 32 rows]
  *
  * Knows matrices; knows no decoder.
  */
@@ -35,8 +36,25 @@ typedef struct {
     int64_t format, strips, steps, outputs;
 } matrix;
 
-/* how numbers are multiplied: as floats, or as pairs of bfloat16, or as pairs by the matrix unit */
-enum { IN_FLOATS, IN_PAIRS, IN_TILES };
+/* how numbers are multiplied: as floats, as pairs of bfloat16, as pairs by the matrix unit, or in groups of whole numbers */
+enum { IN_FLOATS, IN_PAIRS, IN_TILES, IN_GROUPS };
+
+/* what a decoder or a head says that numbers are multiplied in; native_parts.py's PRODUCTS, in that order */
+enum { FLOAT_PRODUCTS, HALF_PRODUCTS, GROUP_PRODUCTS };
+
+static int way_of(int64_t products) {
+    if (products != HALF_PRODUCTS) return products == GROUP_PRODUCTS ? IN_GROUPS : IN_FLOATS;
+#if defined(HAS_AMX)
+    if (may_use_tiles()) return IN_TILES;
+#endif
+    return IN_PAIRS;
+}
+
+/* numbers of a row and a step, each of which stands for itself times the scale */
+typedef struct {
+    float scale, total; /* total: of what they stand for */
+    int8_t numbers[32];
+} group;
 
 #define STRIP 32
 #define CHUNK 32 /* rows that are multiplied at once */
@@ -44,7 +62,11 @@ enum { IN_FLOATS, IN_PAIRS, IN_TILES };
 #define AHEAD 4096 /* bytes of weights that are asked for before they are needed */
 #endif
 
-static int64_t item_bytes(int way) { return way == IN_FLOATS ? 4 : 2; }
+/* bytes of rows of so many numbers */
+static int64_t numbers_bytes(int way, int64_t rows, int64_t count) {
+    int64_t steps = padded(count, 32) / 32;
+    return rows * steps * (way == IN_FLOATS ? 128 : way == IN_GROUPS ? (int64_t)sizeof(group) : 64);
+}
 
 static int64_t record_bytes(int64_t format) {
     return format == FLOATS ? 2048 : format == HALVES ? 1024 : format == BYTES ? 512 : 320;
@@ -54,6 +76,8 @@ static const char *record_of(const matrix *w, int64_t strip, int64_t step, int64
     return w->values + ((strip * w->steps + step) * 2 + half) * record_bytes(w->format);
 }
 
+typedef int8_t bytes_vec __attribute__((vector_size(LANES)));
+
 static float sum_of(vec x) {
     float sum = 0;
     for (int i = 0; i < LANES; i++) sum += x[i];
@@ -62,12 +86,49 @@ static float sum_of(vec x) {
 
 /* rows of numbers */
 
+static inline group *group_at(char *numbers, int64_t row, int64_t step, int64_t steps) {
+    return (group *)numbers + (row / CHUNK * steps + step) * CHUNK + row % CHUNK;
+}
+
+/* 32 floats as whole numbers: the largest becomes 127 */
+static inline void round_group(group *to, const float *from) {
+    const vec magic = splat(12582912.f); /* 1.5 * 2^23: adding it rounds to an integer */
+    vec most = {0};
+    for (int i = 0; i < 32; i += LANES) {
+        vec x = *(const vec *)(from + i);
+        most = max_vec(max_vec(x, -x), most);
+    }
+    float largest = 0;
+    for (int i = 0; i < LANES; i++) largest = most[i] > largest ? most[i] : largest;
+    float by = largest > 0 ? 127 / largest : 0;
+    ivec sum = {0};
+    for (int i = 0; i < 32; i += LANES) {
+        ivec whole = (ivec)(*(const vec *)(from + i) * by + magic) - (ivec)magic;
+        bytes_vec few = __builtin_convertvector(whole, bytes_vec);
+        memcpy(to->numbers + i, &few, LANES);
+        sum += whole;
+    }
+    int32_t total = 0;
+    for (int i = 0; i < LANES; i++) total += sum[i];
+    to->scale = largest / 127;
+    to->total = to->scale * total;
+}
+
 /* Puts a row of floats in its place; what lies between its end and that of its last step becomes zeros. */
 static void put_row(char *numbers, int64_t row, int64_t steps, const float *from, int64_t count, int way) {
     if (way == IN_FLOATS) {
         float *to = (float *)numbers + row * 32 * steps;
         memcpy(to, from, 4 * count);
         memset(to + count, 0, 4 * (32 * steps - count));
+        return;
+    }
+    if (way == IN_GROUPS) {
+        for (int64_t i = 0; i + 32 <= count; i += 32) round_group(group_at(numbers, row, i / 32, steps), from + i);
+        if (count % 32) {
+            float some[32] = {0};
+            memcpy(some, from + count / 32 * 32, 4 * (count % 32));
+            round_group(group_at(numbers, row, count / 32, steps), some);
+        }
         return;
     }
     uint16_t *halves = (uint16_t *)numbers + row * 32 * steps;
@@ -111,24 +172,6 @@ static void put_rows(char *numbers, int64_t first, int64_t rows, int64_t steps, 
 }
 
 /* unpacked records */
-
-/* float [16][32]; zero: of the 16 outputs, for BYTES */
-static void unpack_floats(const matrix *w, const char *from, const float *zero, float *to) {
-    const uint8_t *bytes = (const uint8_t *)from;
-    for (int output = 0; output < 16; output++)
-        for (int k = 0; k < 32; k++) {
-            int at = 32 * output + k;
-            float x;
-            if (w->format == FLOATS) memcpy(&x, from + 4 * at, 4);
-            else if (w->format == HALVES) x = from_half(from + 2 * at, BFLOAT16);
-            else if (w->format == BYTES) x = bytes[64 * (output / 2) + 4 * (k / 2) + 2 * (output % 2) + k % 2] - zero[output];
-            else {
-                int q = bytes[64 * (output / 4) + 2 * k + output % 4 / 2] >> (4 * (output % 2)) & 15;
-                x = q * from_half(from + 256 + 2 * output, FLOAT16) + from_half(from + 288 + 2 * output, FLOAT16);
-            }
-            to[at] = x;
-        }
-}
 
 #if defined(__AVX512BF16__)
 static inline void unpack_bytes(const char *from, const float *zero, uint16_t *to) {
@@ -227,24 +270,8 @@ static inline void store_sums(float *sums, int two) {
 }
 #endif
 
-/* Sums of all rows with one strip: [chunks, 32 outputs, 32 rows]. panel: 1024 numbers per step. */
+/* Sums of all rows with one strip, of pairs: [chunks, 32 outputs, 32 rows]. panel: 1024 numbers per step. */
 static void multiply_strip(const matrix *w, int64_t strip, const char *x, int64_t rows, int way, float *panel, float *sums) {
-    if (way == IN_FLOATS) {
-        memset(sums, 0, 4 * STRIP * padded(rows, CHUNK));
-        for (int64_t step = 0; step < w->steps; step++)
-            for (int half = 0; half < 2; half++) {
-                unpack_floats(w, record_of(w, strip, step, half), w->zero ? w->zero + 32 * strip + 16 * half : NULL, panel);
-                for (int64_t row = 0; row < rows; row++) {
-                    float *to = sums + row / CHUNK * STRIP * CHUNK + 16 * half * CHUNK + row % CHUNK;
-                    const vec *left = (const vec *)((const float *)x + (row * w->steps + step) * 32);
-                    for (int n = 0; n < 16; n++) {
-                        const vec *right = (const vec *)(panel + 32 * n);
-                        to[n * CHUNK] += sum_of(left[0] * right[0] + left[1] * right[1]);
-                    }
-                }
-            }
-        return;
-    }
 #if defined(__AVX512BF16__)
     const uint16_t *numbers = (const uint16_t *)x;
     uint16_t *unpacked = (uint16_t *)panel;
@@ -291,9 +318,10 @@ static void finish_strip(const matrix *w, int64_t strip, int64_t rows, float *su
     for (int64_t row = 0; row < rows; row += CHUNK, sums += STRIP * CHUNK)
         for (int64_t n = 0; n < STRIP; n++) {
             float scale = w->scale ? w->scale[STRIP * strip + n] : 1, bias = w->bias ? w->bias[STRIP * strip + n] : 0;
-            vec *at = (vec *)(sums + CHUNK * n);
-            at[0] = at[0] * scale + bias;
-            if (rows - row > 16) at[1] = at[1] * scale + bias;
+            for (int64_t i = 0; i < CHUNK && row + i < rows; i += LANES) {
+                vec *at = (vec *)(sums + CHUNK * n + i);
+                *at = *at * scale + bias;
+            }
         }
 }
 
@@ -304,7 +332,7 @@ static inline void column(const float *sums, float *to) {
 
 /* of 16 rows: to [16 rows, 16 outputs] */
 static inline void columns(const float *sums, int64_t rows, float *to) {
-#if defined(__AVX512F__)
+#if defined(HAS_TURN)
     if (rows > 4) {
         const float *from[16];
         for (int n = 0; n < 16; n++) from[n] = sums + CHUNK * n;
@@ -333,9 +361,22 @@ static void put_block(char *numbers, int64_t row, int64_t steps, int64_t half, c
     for (int64_t r = 0; r < rows; r++) {
         float some[16];
         column(sums + r, some);
-        char *to = numbers + item_bytes(way) * ((row + r) * 32 * steps + 16 * half);
-        if (way == IN_FLOATS) memcpy(to, some, sizeof some);
+        int64_t at = (row + r) * 32 * steps + 16 * half;
+        if (way == IN_FLOATS) memcpy((float *)numbers + at, some, sizeof some);
         else
-            for (int n = 0; n < 16; n++) ((uint16_t *)to)[n] = (uint16_t)to_bfloat16(some[n]);
+            for (int n = 0; n < 16; n++) ((uint16_t *)numbers)[at + n] = (uint16_t)to_bfloat16(some[n]);
+    }
+}
+
+/* The same of a whole step; the halves are twice [16 outputs, 32 rows]. */
+static void put_step(char *numbers, int64_t row, int64_t steps, int64_t step, const float *const *halves, int64_t rows, int way) {
+    if (way != IN_GROUPS) {
+        for (int half = 0; half < 2; half++) put_block(numbers, row, steps, 2 * step + half, halves[half], rows, way);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        float some[32];
+        for (int half = 0; half < 2; half++) column(halves[half] + r, some + 16 * half);
+        round_group(group_at(numbers, row + r, step, steps), some);
     }
 }

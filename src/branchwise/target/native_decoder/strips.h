@@ -55,26 +55,29 @@ static void strip_phase(int way, const matrix *m, const char *x, int64_t rows, i
 }
 
 /* gated [rows, inner], as numbers, from a matrix in whose strips 16 gates come before the 16 numbers that they let
-   through: half of a step of what is read next. */
+   through: half of a step of what is read next. Both halves of a step are one thread's; `mine` has room for two strips. */
 static void gate_phase(int way, const matrix *m, const char *x, int64_t rows, int64_t inner, int64_t activation, char *gated,
                        float *mine) {
     static const float nothing[16 * CHUNK];
+    int64_t steps = padded(inner, 32) / 32, strip_floats = STRIP * padded(rows, CHUNK);
     float *all = mine + 512 * m->steps;
-    int64_t steps = padded(inner, 32) / 32;
 #pragma omp for schedule(static)
-    for (int64_t strip = 0; strip < m->strips; strip++) {
-        multiply_inputs(m, strip, x, rows, way, mine, all);
-        finish_strip(m, strip, rows, all);
+    for (int64_t step = 0; step < steps; step++) {
+        int64_t strips = m->strips - 2 * step < 2 ? 1 : 2;
+        for (int64_t half = 0; half < strips; half++) {
+            float *sums = all + half * strip_floats;
+            multiply_inputs(m, 2 * step + half, x, rows, way, mine, sums);
+            finish_strip(m, 2 * step + half, rows, sums);
+            for (int64_t row = 0; row < rows; row += LANES)
+                for (int64_t n = 0; n < 16; n++) {
+                    vec *at = (vec *)(sums + row / CHUNK * STRIP * CHUNK + row % CHUNK + CHUNK * n);
+                    *at = gate(*at, activation) * *(const vec *)((float *)at + 16 * CHUNK);
+                }
+        }
         for (int64_t row = 0; row < rows; row += 16) {
-            float *sums = all + row / CHUNK * STRIP * CHUNK + row % CHUNK;
-            for (int64_t n = 0; n < 16; n++) {
-                vec *at = (vec *)(sums + CHUNK * n);
-                *at = gate(*at, activation) * *(const vec *)(sums + CHUNK * (16 + n));
-            }
-            int64_t some = rows - row < 16 ? rows - row : 16;
-            put_block(gated, row, steps, strip, sums, some, way);
-            /* the other half of the last step */
-            if (strip == m->strips - 1 && strip % 2 == 0) put_block(gated, row, steps, strip + 1, nothing, some, way);
+            const float *first = all + row / CHUNK * STRIP * CHUNK + row % CHUNK;
+            const float *halves[2] = {first, strips == 2 ? first + strip_floats : nothing};
+            put_step(gated, row, steps, step, halves, rows - row < 16 ? rows - row : 16, way);
         }
     }
 }
