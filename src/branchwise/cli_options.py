@@ -85,9 +85,13 @@ def load_target(
     With ``tensor_parallel`` only the first process returns: the others do their share until it is done, and exit then.
     """
     from .decode.attach import as_target
+    from .hub.place import dtype_warning
 
     if not tensor_parallel:
         loaded, tokenizer = load_model(model, dtype, device, threads)
+        warning = dtype_warning(loaded.dtype, loaded.device) if engine_name == "transformers" else None
+        if warning is not None:
+            typer.echo(f"branchwise: {warning}", err=True)
         return as_target(loaded, engine_name, weights), tokenizer
     if engine_name != "transformers":
         raise ValueError(f"--engine {engine_name} cannot be honoured with --tensor-parallel, which transformers runs")

@@ -35,8 +35,8 @@ def test_everything_is_told_and_nothing_is_broken_here(whole: Result) -> None:
     record = json.loads(whole.stdout)
     assert record["ok"] is True
     topics = [finding["topic"] for finding in record["findings"]]
-    assert topics[:6] == ["packages", "processor", "GPU", "CPU kernel", "GPU kernel", "cache folder"]
-    assert topics[6:8] == ["default model", "draft heads"]
+    assert topics[:7] == ["packages", "processor", "bfloat16", "GPU", "CPU kernel", "GPU kernel", "cache folder"]
+    assert topics[7:9] == ["default model", "draft heads"]
     assert topics[-2:] == ["greedy output", "sampled output"]
     says = {finding["topic"]: finding["says"] for finding in record["findings"]}
     assert f"branchwise {branchwise.__version__}" in says["packages"] and "torch" in says["packages"]

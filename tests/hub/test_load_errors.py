@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, T5Config, T5ForConditionalGenerat
 from branchwise.hub import ModelNotFound, ModelNotLoadable, UnknownModel, load
 from branchwise.hub.load_errors import explained
 from branchwise.hub.memory import free_memory_bytes, memory_warning
+from branchwise.hub.place import dtype_warning
 from tiny_folder import save_tiny_model
 
 pytestmark = pytest.mark.core
@@ -155,6 +156,25 @@ def test_weights_larger_than_the_memory(tmp_path: Path) -> None:
     free = free_memory_bytes()
     assert free is None or 10**6 < free < 10**15
     assert memory_warning(tmp_path) is None, "a few kilobytes fit everywhere"
+
+
+@pytest.mark.parametrize(
+    ("machine", "capability", "dtype", "device", "warns"),
+    [
+        ("x86_64", "AVX2", torch.bfloat16, "cpu", True),
+        ("x86_64", "DEFAULT", torch.bfloat16, "cpu", True),
+        ("x86_64", "AVX512", torch.bfloat16, "cpu", False),
+        ("x86_64", "AVX2", torch.float32, "cpu", False),
+        ("x86_64", "AVX2", torch.bfloat16, "meta", False),
+        ("aarch64", "DEFAULT", torch.bfloat16, "cpu", False),
+    ],
+)
+def test_a_dtype_that_the_processor_does_not_multiply(machine, capability, dtype, device, warns, monkeypatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
+    says = dtype_warning(dtype, torch.device(device))
+    assert (says is not None) == warns
+    assert says is None or "Take --engine auto, or --dtype float32" in says
 
 
 def test_a_good_folder_still_loads(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ import torch
 
 from ..attention.native import native
 from ..bench.provenance import cpu_model
+from ..hub.place import dtype_warning
 from .finding import Finding
 
 
 def machine() -> Iterator[Finding]:
     """Findings about hardware and kernels; compiles the CPU kernel if that was not done yet (about two seconds)."""
     yield processor()
+    yield bfloat16()
     yield gpu()
     yield cpu_kernel()
     yield gpu_kernel()
@@ -30,6 +32,14 @@ def processor() -> Finding:
     return Finding(
         "processor", "ok", f"{name}: {os.cpu_count()} logical cores, torch uses {torch.get_num_threads()} threads{room}"
     )
+
+
+def bfloat16() -> Finding:
+    """Whether torch multiplies bfloat16 on this processor."""
+    if dtype_warning(torch.bfloat16, torch.device("cpu")) is None:
+        return Finding("bfloat16", "ok", "torch multiplies it on this processor")
+    says = "not multiplied by this processor, and very slow in torch: take --engine auto, or --dtype float32"
+    return Finding("bfloat16", "absent", says)
 
 
 def memory_gigabytes() -> float | None:

@@ -5,6 +5,7 @@ Knows torch, and that it answers a wrong device with a page of names. Knows no m
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +25,24 @@ def dtype_named(name: str) -> torch.dtype | str:
     if name != "auto" and name not in DTYPES:
         raise ValueError(f"no dtype is named {name!r}; there are auto, {', '.join(DTYPES)}")
     return name if name == "auto" else getattr(torch, name)
+
+
+def dtype_warning(dtype: torch.dtype, device: torch.device) -> str | None:
+    """A sentence when torch has no matrix products in a dtype for this processor, else None.
+
+    For bfloat16 on x86 these need AVX512; without it torch computes number by number, hundreds of times as slowly as in
+    float32.
+    """
+    import torch
+
+    if dtype != torch.bfloat16 or device.type != "cpu" or platform.machine() not in ("x86_64", "AMD64"):
+        return None
+    if "AVX512" in torch.backends.cpu.get_cpu_capability():
+        return None
+    return (
+        "the model is in bfloat16, which this processor does not multiply: torch takes many times as long as in "
+        "float32. Take --engine auto, or --dtype float32"
+    )
 
 
 def check_device(device: torch.device | str | int) -> None:
