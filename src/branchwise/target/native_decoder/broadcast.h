@@ -107,7 +107,7 @@ static inline __attribute__((always_inline)) void add_block(const block *b, cons
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i sum[4][2];
     for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-#pragma GCC unroll 1 /* all products first, and then all sums, is what the compiler would make of it: no registers are left */
+#pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++) {
@@ -121,6 +121,8 @@ static inline __attribute__((always_inline)) void add_block(const block *b, cons
                     __m256i two = _mm256_maddubs_epi16(_mm256_abs_epi8(quad), _mm256_sign_epi8(four, quad));
                     sum[r][h] = _mm256_add_epi32(sum[r][h], _mm256_madd_epi16(two, ones));
                 }
+                /* or all products would come first, and then all sums: more than there are registers */
+                __asm__("" : "+x"(sum[r][h]));
             }
         }
 #pragma GCC unroll 4
