@@ -16,6 +16,7 @@ from branchwise.attention.registry import get_backend, packed_attention
 from branchwise.cache import Packing
 from branchwise.native import kernel
 from branchwise.tree import chain_shape
+from compiler import OTHER_PROCESSORS
 
 pytestmark = [pytest.mark.core, NEEDS_COMPILER]
 
@@ -197,7 +198,7 @@ def test_threads_share_the_work(threads: int) -> None:
 # -march and -mno-... are flags of x86 compilers
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.usefixtures("compiled_anew")
-@pytest.mark.parametrize("flags", [("-mno-amx-bf16",), ("-mno-amx-bf16", "-mno-avx512bf16"), ("-march=x86-64",)])
+@pytest.mark.parametrize("flags", OTHER_PROCESSORS)
 def test_processors_without_some_instructions(
     flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:

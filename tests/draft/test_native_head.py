@@ -27,6 +27,7 @@ from branchwise.draft.native_lanes import NativeLanes
 from branchwise.draft.protocol import DraftContext
 from branchwise.native import kernel
 from branchwise.target.quantised import quantise
+from compiler import OTHER_PROCESSORS
 from oracles import greedy_by_recompute
 from zoo import SUPPORTED, VOCAB, build, tiny_llama
 
@@ -258,7 +259,7 @@ def compiled_anew() -> Iterator[None]:
 # -march and -mno-... are flags of x86 compilers
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.usefixtures("compiled_anew")
-@pytest.mark.parametrize("flags", [("-mno-amx-bf16",), ("-mno-amx-bf16", "-mno-avx512bf16"), ("-march=x86-64",)])
+@pytest.mark.parametrize("flags", OTHER_PROCESSORS)
 def test_processors_without_some_instructions(flags, heads, monkeypatch, tmp_path):
     monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path))
     monkeypatch.setattr(kernel, "_FLAGS", (*kernel._FLAGS, *flags))

@@ -22,6 +22,7 @@ from branchwise.target.protocol import TOP_LOGITS
 from branchwise.target.quantised import quantise
 from branchwise.target.quantised_store import quantised_weights
 from branchwise.tree import TokenTree
+from compiler import OTHER_PROCESSORS
 from small_model_rig import cut
 from zoo import SUPPORTED, build
 
@@ -185,7 +186,7 @@ def compiled_anew() -> Iterator[None]:
 # -march and -mno-... are flags of x86 compilers
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.usefixtures("compiled_anew")
-@pytest.mark.parametrize("flags", [(), ("-mno-amx-bf16",), ("-mno-amx-bf16", "-mno-avx512bf16"), ("-march=x86-64",)])
+@pytest.mark.parametrize("flags", [(), *OTHER_PROCESSORS])
 def test_processors_without_some_instructions(flags, monkeypatch, tmp_path):
     monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path))
     monkeypatch.setattr(kernel, "_FLAGS", (*kernel._FLAGS, *flags))

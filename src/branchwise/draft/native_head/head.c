@@ -179,8 +179,8 @@ static void fuse_rows(const head *h, const forward *f, const work *w, int64_t fi
 static void first_phase(const head *h, const forward *f, const work *w, float *mine) {
     int64_t item = h->embedding_dtype == FLOAT32 ? 4 : 2;
 #pragma omp for
-    for (int64_t first = 0; first < w->rows; first += 16) { /* who writes a tile of numbers should be one */
-        int64_t rows = w->rows - first < 16 ? w->rows - first : 16;
+    for (int64_t first = 0; first < w->rows; first += rows_at_once(w->way)) {
+        int64_t rows = rows_from(first, w->rows, w->way);
         float *embedded = w->embedded + first * h->hidden, *residual = w->residual + first * h->hidden;
         for (int64_t r = 0; r < rows; r++)
             widen_row(embedded + r * h->hidden, h->embedding + item * f->tokens[first + r] * h->hidden, h->hidden,
@@ -200,8 +200,8 @@ static void input_phase(const head *h, const work *w, const matrix *m, norm of_e
                         int keeps_normed, float *mine) {
     int64_t n = h->hidden, width = both ? 2 * n : n;
 #pragma omp for
-    for (int64_t first = 0; first < w->rows; first += 16) {
-        int64_t rows = w->rows - first < 16 ? w->rows - first : 16;
+    for (int64_t first = 0; first < w->rows; first += rows_at_once(w->way)) {
+        int64_t rows = rows_from(first, w->rows, w->way);
         for (int64_t r = 0; r < rows; r++) {
             float *to = mine + r * width, *residual = w->residual + (first + r) * n;
             const float *embedded = w->embedded + (first + r) * n;
@@ -257,8 +257,8 @@ static int attention_phase(const work *w, const paged_rows *rows) {
 static void merge_phase(const head *h, const work *w, const matrix *m, float *mine) {
     int64_t heads = h->heads * h->dim, group = h->heads / h->kv_heads;
 #pragma omp for
-    for (int64_t first = 0; first < w->rows; first += 16) {
-        int64_t rows = w->rows - first < 16 ? w->rows - first : 16;
+    for (int64_t first = 0; first < w->rows; first += rows_at_once(w->way)) {
+        int64_t rows = rows_from(first, w->rows, w->way);
         for (int64_t row = first; row < first + rows; row++) {
             const unit *u = w->units + w->unit_count - 1;
             while (u->first_row > row) u--;
@@ -293,8 +293,8 @@ static int run_layer(const head *h, const forward *f, const work *w, int64_t ind
 static void last_phase(const head *h, const forward *f, const work *w, float *mine) {
     int64_t n = h->hidden;
 #pragma omp for
-    for (int64_t first = 0; first < f->wanted_count; first += 16) {
-        int64_t rows = f->wanted_count - first < 16 ? f->wanted_count - first : 16;
+    for (int64_t first = 0; first < f->wanted_count; first += rows_at_once(w->way)) {
+        int64_t rows = rows_from(first, f->wanted_count, w->way);
         for (int64_t r = 0; r < rows; r++) {
             const float *residual = w->residual + f->wanted[first + r] * n;
             float *normed = mine + r * n;

@@ -150,8 +150,8 @@ static void add_units(const decoder *d, const forward *f, work *w, int64_t lane,
 /* a layer's input: what the layer before has added, if it wanted a norm first; a feature; its norm as numbers */
 static void norm_phase(const decoder *d, const work *w, norm after, norm before, float *feature, float *mine) {
 #pragma omp for
-    for (int64_t first = 0; first < w->rows; first += 16) { /* who writes a tile of numbers should be one */
-        int64_t rows = w->rows - first < 16 ? w->rows - first : 16;
+    for (int64_t first = 0; first < w->rows; first += rows_at_once(w->way)) {
+        int64_t rows = rows_from(first, w->rows, w->way);
         for (int64_t r = 0; r < rows; r++) {
             float *residual = w->residual + (first + r) * d->hidden, *added = w->added + (first + r) * d->hidden;
             if (after.weight) {
@@ -235,9 +235,9 @@ static void merge_phase(const decoder *d, const work *w) {
         merge(u, &w->heads, within / u->groups, within % u->groups, w->attended + u->first_row * width);
     }
 #pragma omp for
-    for (int64_t first = 0; first < w->rows; first += 16)
-        put_rows(w->mixed, first, w->rows - first < 16 ? w->rows - first : 16, padded(width, 32) / 32,
-                 w->attended + first * width, width, w->way);
+    for (int64_t first = 0; first < w->rows; first += rows_at_once(w->way))
+        put_rows(w->mixed, first, rows_from(first, w->rows, w->way), padded(width, 32) / 32, w->attended + first * width, width,
+                 w->way);
 }
 
 /* the final norm: of all rows as a feature, of the wanted ones as numbers */
@@ -248,7 +248,7 @@ static void last_phase(const decoder *d, const forward *f, const work *w, float 
         for (int64_t row = 0; row < w->rows; row++)
             norm_row(feature + row * d->hidden, w->residual + row * d->hidden, d->last.weight, d->last.epsilon, d->hidden);
     }
-#pragma omp for schedule(static, 16)
+#pragma omp for schedule(static, rows_at_once(w->way))
     for (int64_t i = 0; i < f->wanted_count; i++) {
         norm_row(mine, w->residual + f->wanted[i] * d->hidden, d->last.weight, d->last.epsilon, d->hidden);
         put_row(w->last, i, padded(d->hidden, 32) / 32, mine, d->hidden, w->way);

@@ -150,6 +150,14 @@ static void put_row(char *numbers, int64_t row, int64_t steps, const float *from
     }
 }
 
+/* rows that one thread makes numbers of: a tile should be one's */
+static int64_t rows_at_once(int way) { return way == IN_TILES ? 16 : 4; }
+
+static int64_t rows_from(int64_t first, int64_t rows, int way) {
+    int64_t most = rows_at_once(way);
+    return rows - first < most ? rows - first : most;
+}
+
 /* Puts rows of a tile in their places: count <= 16, the first a multiple of 16. */
 static void put_rows(char *numbers, int64_t first, int64_t rows, int64_t steps, const float *from, int64_t count, int way) {
 #if defined(HAS_AMX)
