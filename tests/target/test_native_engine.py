@@ -301,6 +301,18 @@ def test_it_hides_no_nan(tmp_path):
     assert output.top[0][:, 0].isnan().all()
 
 
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_rows_in_8_bits_hide_no_nan(wrong, tmp_path):
+    model = build(SUPPORTED[0], dtype=torch.float32, tie_word_embeddings=False)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[9, 17] = wrong
+    target = NativeTarget(model, weights="int4", products="int8", threads=1, cache_dir=tmp_path)
+    lane = target.open()
+    target.prefill(lane, PROMPT)
+    finite = target.forward({lane: TREE})[lane].logits.isfinite().all(1).tolist()
+    assert finite[:4] == [True, True, True, False]  # node 3 is that token
+
+
 def test_long_contexts_are_split_among_threads():
     """Pages, parts and chains of several units, in bfloat16, against one thread and the model itself."""
     model = build(LLAMA, max_position_embeddings=2048).float()

@@ -77,6 +77,16 @@ def test_a_column_of_what_was_learned():
     assert curve.seconds(21, 256) == 7.0
 
 
+def test_steps_of_many_lanes_alone_are_no_column():
+    curve = CostCurve()
+    for nodes in (7, 7, 11, 11, 15, 15):
+        curve.learn(nodes, 0.1 * nodes, lanes=7)
+    assert curve.column(128) is None
+    for _ in range(2):
+        curve.learn(1, 0.5)
+    assert curve.column(128).nodes[0] == 1
+
+
 def test_with_a_table_a_column_has_the_tables_sizes():
     curve = CostCurve(TABLE)
     for nodes in (1, 6, 20):

@@ -145,14 +145,17 @@ class CostCurve:
         return base if not places else np.maximum.accumulate(base * np.interp(nodes, places, values))
 
     def column(self, context: int) -> Column | None:
-        """What is known by now, as a column of a table for that context; None while it is too little."""
+        """What is known by now, as a column of a table for that context; None while it is too little.
+
+        Steps of many lanes say nothing of a single node, and a table without it would mislead whoever decodes one text.
+        """
         if self.table is not None:
             # where nothing was seen the table's own shape is the best guess
             nodes = sorted({count for column in self.table.columns for count in column.nodes})
         else:
             seen = [bucket.point for bucket in self._buckets.values() if len(bucket.steps) >= COLUMN_STEPS]
             nodes = sorted({round(place) for place, _ in seen})
-            if len(nodes) < COLUMN_NODES:
+            if len(nodes) < COLUMN_NODES or nodes[0] > 1:
                 return None
         return Column(context, tuple(nodes), tuple(self.seconds(count, context) for count in nodes))
 

@@ -131,20 +131,22 @@ static inline void tile_product(const char *a, int64_t a_bytes, int64_t rows, co
 
 /* scores of rows whose keys lie one after another, in whole sixteens */
 static void score_rows(const heads *h, const float *queries, const char *keys, int64_t rows, float *scores, coming *next) {
+    product p = {.b = queries, .a_row = words_of(h), .a_step = 1, .b_step = LANES, .c_row = LANES, .steps = words_of(h)};
+    for (int64_t row = 0; row < rows; row += 64) {
+        int64_t some = rows - row < 64 ? rows - row : 64;
+        const char *at = keys + 4 * row * words_of(h);
+        if (next) fetch_some(next);
 #if defined(HAS_AMX)
-    if (h->way == IN_TILES) {
-        for (int64_t row = 0; row < rows; row += 64) {
-            if (next) fetch_some(next);
-            tile_product(keys + 2 * row * h->dim, 2 * h->dim, rows - row < 64 ? rows - row : 64, queries, h->dim / 32, 0,
-                         scores + row * LANES);
+        if (h->way == IN_TILES) {
+            tile_product(at, 2 * h->dim, some, queries, h->dim / 32, 0, scores + row * LANES);
+            continue;
         }
-        return;
-    }
 #endif
-    product p = {.a = (const int32_t *)keys, .b = queries, .c = scores, .a_row = words_of(h), .a_step = 1, .b_step = LANES,
-                 .c_row = LANES, .steps = words_of(h)};
-    if (h->way == IN_FLOATS) multiply(p, padded(rows, 16), LANES, 0, 0);
-    else multiply(p, padded(rows, 16), LANES, 0, 1);
+        p.a = (const int32_t *)at;
+        p.c = scores + row * LANES;
+        if (h->way == IN_FLOATS) multiply(p, padded(some, 16), LANES, 0, 0);
+        else multiply(p, padded(some, 16), LANES, 0, 1);
+    }
 }
 
 /* Scores -> weights, the running maximum and sum; what was mixed so far is scaled to the new maximum.
@@ -190,12 +192,10 @@ static inline __attribute__((always_inline)) void weigh_as(const heads *h, const
 }
 
 /* mixed += weights x values: those of whole steps, whose turned rows are in a page */
-static void mix_rows(const heads *h, const room *r, const char *values, int64_t rows, float *mixed, coming *next) {
+static void mix_values(const heads *h, const room *r, const char *values, int64_t rows, float *mixed) {
 #if defined(HAS_AMX)
     if (h->way == IN_TILES) {
-        fetch_some(next);
         tile_product(values, 2 * SPAN, h->dim, r->pairs, padded(rows, 32) / 32, 1, mixed);
-        fetch_some(next);
         return;
     }
 #endif
@@ -205,6 +205,12 @@ static void mix_rows(const heads *h, const room *r, const char *values, int64_t 
     p.steps = h->way == IN_FLOATS ? rows : padded(rows, 2) / 2;
     if (h->way == IN_FLOATS) multiply(p, h->dim, LANES, 1, 0);
     else multiply(p, h->dim, LANES, 1, 1);
+}
+
+static void mix_rows(const heads *h, const room *r, const char *values, int64_t rows, float *mixed, coming *next) {
+    fetch_some(next);
+    mix_values(h, r, values, rows, mixed);
+    fetch_some(next);
 }
 
 /* rows of the tail that any of these queries sees; how many */

@@ -17,7 +17,7 @@
 #include "linear.h"
 #include "products.h"
 
-#if defined(__AVX2__)
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define HAS_QUADS 1 /* what multiplies whole numbers four by four */
 #endif
 
@@ -52,17 +52,19 @@ static void spread(const matrix *w, const char *from, const float *zero, float *
     }
 }
 
-/* all [rows][32] += a step of a strip times rows of floats [rows, 32 steps]; panel: 512 floats */
+/* a record as floats, where it lies or spread into a panel of 512 */
+static const float *floats_of(const matrix *w, int64_t strip, int64_t step, int half, float *panel) {
+    const char *from = record_of(w, strip, step, half);
+    if (w->format == FLOATS) return (const float *)from;
+    spread(w, from, w->zero ? w->zero + STRIP * strip + 16 * half : NULL, panel);
+    return panel;
+}
+
+/* all [rows][32] += a step of a strip times rows of floats [rows, 32 steps] */
 static void add_floats(const matrix *w, int64_t strip, int64_t step, const float *x, int64_t rows, float *panel, float *all) {
     for (int half = 0; half < 2; half++) {
-        const char *from = record_of(w, strip, step, half);
-        const float *numbers = (const float *)from;
-        if (w->format != FLOATS) {
-            spread(w, from, w->zero ? w->zero + STRIP * strip + 16 * half : NULL, panel);
-            numbers = panel;
-        }
-        product p = {.a = (const int32_t *)x + 32 * step, .b = numbers, .c = all + 16 * half, .a_row = 32 * w->steps,
-                     .a_step = 1, .b_step = 16, .c_row = STRIP, .steps = 32};
+        product p = {.a = (const int32_t *)x + 32 * step, .b = floats_of(w, strip, step, half, panel), .c = all + 16 * half,
+                     .a_row = 32 * w->steps, .a_step = 1, .b_step = 16, .c_row = STRIP, .steps = 32};
         multiply(p, rows, 16, 1, 0);
     }
 }
@@ -145,7 +147,7 @@ static inline __attribute__((always_inline)) void add_blocks(const block *b, con
 }
 #endif
 
-/* all [rows][32] += a step of a strip times the groups of rows; panel: 512 floats */
+/* all [rows][32] += a step of a strip times the groups of rows */
 static void add_groups(const matrix *w, int64_t strip, int64_t step, const group *x, int64_t rows, float *panel, float *all) {
 #if defined(HAS_QUADS)
     if (w->format == BYTES || w->format == NIBBLES) {
@@ -159,12 +161,7 @@ static void add_groups(const matrix *w, int64_t strip, int64_t step, const group
     }
 #endif
     for (int half = 0; half < 2; half++) {
-        const char *from = record_of(w, strip, step, half);
-        const float *numbers = (const float *)from;
-        if (w->format != FLOATS) {
-            spread(w, from, w->zero ? w->zero + STRIP * strip + 16 * half : NULL, panel);
-            numbers = panel;
-        }
+        const float *numbers = floats_of(w, strip, step, half, panel);
         for (int64_t row = 0; row < rows; row++) {
             const group *g = x + row;
             float sum[16] = {0};

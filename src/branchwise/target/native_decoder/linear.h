@@ -90,16 +90,18 @@ static inline group *group_at(char *numbers, int64_t row, int64_t step, int64_t 
     return (group *)numbers + (row / CHUNK * steps + step) * CHUNK + row % CHUNK;
 }
 
-/* 32 floats as whole numbers: the largest becomes 127 */
+/* 32 floats as whole numbers: the largest becomes 127; NaN if one is */
 static inline void round_group(group *to, const float *from) {
     const vec magic = splat(12582912.f); /* 1.5 * 2^23: adding it rounds to an integer */
     vec most = {0};
+    ivec strange = {0};
     for (int i = 0; i < 32; i += LANES) {
         vec x = *(const vec *)(from + i);
         most = max_vec(max_vec(x, -x), most);
+        strange |= (ivec)(x != x);
     }
     float largest = 0;
-    for (int i = 0; i < LANES; i++) largest = most[i] > largest ? most[i] : largest;
+    for (int i = 0; i < LANES; i++) largest = strange[i] ? __builtin_nanf("") : most[i] > largest ? most[i] : largest;
     float by = largest > 0 ? 127 / largest : 0;
     ivec sum = {0};
     for (int i = 0; i < 32; i += LANES) {
