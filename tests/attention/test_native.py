@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import subprocess
 from collections.abc import Iterator
 
@@ -195,8 +194,6 @@ def test_threads_share_the_work(threads: int) -> None:
         torch.testing.assert_close(output, alone, rtol=0, atol=1e-5)
 
 
-# -march and -mno-... are flags of x86 compilers
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("flags", OTHER_PROCESSORS)
 def test_processors_without_some_instructions(

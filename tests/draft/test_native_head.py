@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 from itertools import accumulate
 
@@ -256,8 +255,6 @@ def compiled_anew() -> Iterator[None]:
     native_head.head_library.cache_clear()
 
 
-# -march and -mno-... are flags of x86 compilers
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("flags", OTHER_PROCESSORS)
 def test_processors_without_some_instructions(flags, heads, monkeypatch, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 from pathlib import Path
 
 import pytest
@@ -58,7 +57,6 @@ def check_layer(library: ctypes.CDLL, products: str, form: str, outputs: int, in
     assert (off <= TOLERANCE[products] * (seen.abs() @ stands_for.abs().T) + 1e-9).all(), (products, form)
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.parametrize("flags", [(), *OTHER_PROCESSORS], ids=lambda flags: " ".join(flags) or "this one")
 def test_a_layer_is_its_weights_times_its_rounded_rows(flags, monkeypatch, tmp_path):
     monkeypatch.setenv("BRANCHWISE_CACHE", str(tmp_path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import platform
 import random
 from collections.abc import Iterator
 
@@ -183,8 +182,6 @@ def compiled_anew() -> Iterator[None]:
     native_engine.native_library.cache_clear()
 
 
-# -march and -mno-... are flags of x86 compilers
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86 compilers")
 @pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("flags", [(), *OTHER_PROCESSORS])
 def test_processors_without_some_instructions(flags, monkeypatch, tmp_path):

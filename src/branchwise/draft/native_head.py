@@ -134,7 +134,7 @@ class NativeHead:
             raise NativeUnavailable(f"the engine 'native' cannot run this head: {reason}; use engine='torch'")
         self.head = head
         self.weights = weights
-        products = _products(weights)
+        products = head_library().products_for(weights)
         #: of the rows in the cache
         self.dtype = _DTYPES["bf16" if products == "bf16" else "f32"]
         config = head.config
@@ -300,13 +300,6 @@ class NativeHead:
             return NormStruct(None, 0.0)
         assert norm.eps is not None
         return self._parts.norm(Norm(norm.weight.detach().float(), norm.eps))
-
-
-def _products(weights: str) -> str:
-    """What rows are multiplied in: as `NativeTarget`'s."""
-    if head_library().multiplies_bfloat16:
-        return "f32" if weights == "f32" else "bf16"
-    return "f32" if weights in _DTYPES else "int8"
 
 
 def _room(head: EagleHead, item_bytes: int) -> int:

@@ -143,9 +143,7 @@ def _products(weights: str, products: str | None) -> str:
     if found.library is None:
         raise NativeUnavailable(f"the engine 'native' is not available: {found.reason}; use engine='transformers'")
     if products is None:
-        if found.multiplies_bfloat16:
-            return "f32" if weights == "f32" else "bf16"
-        return "int8" if weights not in FLOATS and found.multiplies_groups else "f32"
+        return found.products_for(weights)
     if products not in PRODUCTS:
         raise ValueError(f"products must be one of {', '.join(PRODUCTS)}, got {products!r}")
     if products == "bf16" and not found.multiplies_bfloat16:

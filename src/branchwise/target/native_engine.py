@@ -23,6 +23,7 @@ from .native_packing import Packed, pair_up, stack
 from .native_parts import MatrixStruct, NativeParts, NormStruct, paired_bias, stacked_bias
 from .protocol import TOP_LOGITS
 from .quantised import Quantised
+from .quantised_store import FLOATS
 
 DECODER_SOURCES = Path(__file__).with_name("native_decoder")
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
@@ -89,6 +90,12 @@ class NativeLibrary:
     def multiplies_groups(self) -> bool:
         """Whether the processor multiplies whole numbers of 8 bits, so that rounding rows to these is worth while."""
         return self.library is not None and self.library.multiplies_groups() > 0
+
+    def products_for(self, weights: str) -> str:
+        """What rows are multiplied in with a format of weights, one of `PRODUCTS`, where nobody says."""
+        if self.multiplies_bfloat16:
+            return "f32" if weights == "f32" else "bf16"
+        return "int8" if weights not in FLOATS and self.multiplies_groups else "f32"
 
     @property
     def is_fast(self) -> bool:

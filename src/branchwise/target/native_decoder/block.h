@@ -1,4 +1,5 @@
-/* Attention of as many queries as a vector has lanes to a block of rows, with running maximum and sum: the arithmetic of attend.h.
+/* Attention of as many queries as a vector has lanes to a block of rows, with running maximum and sum: the arithmetic of
+ * attend.h.
  *
  * Lanes are queries (heads of a group slow, nodes fast) in everything that is kept:
  *
@@ -94,7 +95,7 @@ static void clear_sums(const heads *h, float *at) {
 }
 
 #if defined(HAS_AMX)
-/* out [rows, LANES] (+)= a [rows, 32 steps] b [32 steps, 16]; rows of a lie a_bytes apart, b is in pairs; whole sixteens */
+/* out [rows, 16] (+)= a [rows, 32 steps] b [32 steps, 16]; rows of a lie a_bytes apart, b is in pairs; whole sixteens */
 static inline void tile_product(const char *a, int64_t a_bytes, int64_t rows, const void *b, int64_t steps, int add, float *out) {
     for (; rows > 0; rows -= 64, a += 64 * a_bytes, out += 64 * LANES) {
         if (add) {
