@@ -113,7 +113,9 @@ def eagle3(
     published_only: Annotated[
         bool, typer.Option("--published-only", help="The paper's head without this project's additions.")
     ] = False,
-    start: Annotated[str, typer.Option(help="Begin from this head of the same target.")] = "",
+    start: Annotated[
+        str, typer.Option(help="Begin from this head of the same target; its draft vocabulary is kept.")
+    ] = "",
     draft_vocabulary: DraftVocabulary = "auto",
     features: Features = "keep",
     batch_tokens: BatchTokens = 1024,

@@ -85,6 +85,18 @@ def test_a_vocabulary_holds_stops_then_the_frequent_then_low_ids() -> None:
             choose_vocabulary(data, 20, [15], size)
 
 
+def test_what_an_earlier_head_could_draft_stays_in_front() -> None:
+    data = corpus([answer_sequence(0, [7, 7, 7, 8, 8], 0)], [answer_sequence(1, [7, 8], 0)])
+    earlier = [4, 15, 9]
+    kept = choose_vocabulary(data, 20, [15], "auto", earlier, 2)
+    assert (kept.ids.tolist(), kept.deep, kept.held_out_coverage) == (earlier, 2, 0.0)
+    more = choose_vocabulary(data, 20, [15], 5, earlier, 2)
+    assert (more.ids.tolist(), more.deep) == ([*earlier, 7, 8], 2)
+    assert choose_vocabulary(data, 20, [15], 2, earlier, 2).ids.tolist() == [15, 7], "no room for all of them"
+    full = choose_vocabulary(data, 20, [15], "full", earlier, 2)
+    assert full.is_full and full.deep is None
+
+
 def test_auto_takes_the_smallest_that_covers_enough() -> None:
     vocab_size = 20_000
     frequent = answer_sequence(0, list(range(7000)), 0)

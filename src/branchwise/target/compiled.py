@@ -225,10 +225,10 @@ class CompiledTarget(ABC):
         made = self._run(trees, feature_layers, [*chain.from_iterable(asked)])
         self._in_flight |= {lane: grown.tree for lane, grown in trees.items()}
         counts = list(map(len, asked))
-        logits = made["logits"].split(counts)  # [n, V] each
-        tops = [made[name].split(counts) for name in ("top_values", "top_tokens") if name in made]
+        logits = _parted(made["logits"], counts)  # [n, V] each
+        tops = [_parted(made[name], counts) for name in ("top_values", "top_tokens") if name in made]
         parts = self._features(made, feature_layers, [*chain.from_iterable(rows)])
-        features = {layer: part.split(nodes) for layer, part in parts.items()}
+        features = {layer: _parted(part, nodes) for layer, part in parts.items()}
         return {
             lane: TargetOutput(logits[i], {layer: part[i] for layer, part in features.items()}, top)
             for i, (lane, top) in enumerate(zip(trees, zip(*tops, strict=True) if tops else repeat(None), strict=False))
@@ -274,8 +274,16 @@ class CompiledTarget(ABC):
         """Of some nodes, in the model's own dtype, which heads are in."""
         if not feature_layers:
             return {}
-        at = torch.tensor(nodes)
-        return {layer: made[f"hidden.{layer}"].index_select(0, at).to(self.model.dtype) for layer in feature_layers}
+        rows = {layer: made[f"hidden.{layer}"] for layer in feature_layers}
+        if any(len(row) != len(nodes) for row in rows.values()):  # some nodes are padding
+            at = torch.tensor(nodes)
+            rows = {layer: row.index_select(0, at) for layer, row in rows.items()}
+        return {layer: row.to(self.model.dtype) for layer, row in rows.items()}
+
+
+def _parted(rows: Tensor, counts: Sequence[int]) -> Sequence[Tensor]:
+    """Rows of every lane; a lone lane's without a call of torch, which costs more than it looks."""
+    return (rows,) if len(counts) == 1 else rows.split(counts)
 
 
 def check_compiled(model: PreTrainedModel, prefill_chunk: int) -> None:

@@ -7,11 +7,11 @@ tree costs hardly more than a token as long as reading is what takes the time. N
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Self
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -114,14 +114,14 @@ class NativeTarget(CompiledTarget):
             nodes = Nodes(
                 embedded,
                 turns,
-                parents=_ints([parent for tree in whole for parent in tree.parents]),
-                depth=_ints([depth for tree in whole for depth in tree.depth]),
-                tree_begins=_ints([*accumulate(map(len, whole), initial=0)]),
-                begins=_ints([*accumulate(sizes, initial=0)]),
-                committed=_ints([self.cache.length(lane) for lane in trees]),
-                pages=_ints([block for lane in blocks for block in lane]),
-                page_begins=_ints([*accumulate(map(len, blocks), initial=0)]),
-                wanted=_ints(list(wanted)),
+                parents=_ints(parent for tree in whole for parent in tree.parents),
+                depth=_ints(depth for tree in whole for depth in tree.depth),
+                tree_begins=_ints(accumulate(map(len, whole), initial=0)),
+                begins=_ints(accumulate(sizes, initial=0)),
+                committed=_ints(self.cache.length(lane) for lane in trees),
+                pages=_ints(block for lane in blocks for block in lane),
+                page_begins=_ints(accumulate(map(len, blocks), initial=0)),
+                wanted=_ints(wanted),
             )
             return self._native.run(nodes, self.cache.pool, feature_layers)
         except BaseException:
@@ -129,8 +129,8 @@ class NativeTarget(CompiledTarget):
             raise
 
 
-def _ints(numbers: list[int]) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.int32)
+def _ints(numbers: Iterable[int]) -> array[int]:
+    return array("i", numbers)
 
 
 def is_worth_while() -> bool:

@@ -6,6 +6,7 @@ Knows a `Decoder`, dtypes and addresses; the arithmetic is in C. Knows no lane a
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -121,26 +122,26 @@ class Nodes:
     Attributes:
         embedded: float32 ``[T, h]``.
         turns: cosines and sines ``[T, D]`` under "cosines.NAME" and "sines.NAME".
-        parents: int32 ``[A]`` of whole trees, numbers within the lane, -1 for roots.
-        depth: int32 ``[A]``, likewise.
-        tree_begins: int32 ``[B + 1]``, where each tree begins in these two.
-        begins: int32 ``[B + 1]``, first node of each lane among the T of this forward.
-        committed: int32 ``[B]``, committed rows.
-        pages: int32, blocks of the cache of all lanes.
-        page_begins: int32 ``[B + 1]``, first page of each lane.
-        wanted: int32 ``[R]``, nodes that want logits.
+        parents: ``[A]`` of whole trees, numbers within the lane, -1 for roots; like all that follow, C's ints.
+        depth: ``[A]``, likewise.
+        tree_begins: ``[B + 1]``, where each tree begins in these two.
+        begins: ``[B + 1]``, first node of each lane among the T of this forward.
+        committed: ``[B]``, committed rows.
+        pages: blocks of the cache of all lanes.
+        page_begins: ``[B + 1]``, first page of each lane.
+        wanted: ``[R]``, nodes that want logits.
     """
 
     embedded: Tensor
     turns: Mapping[str, Tensor]
-    parents: Tensor
-    depth: Tensor
-    tree_begins: Tensor
-    begins: Tensor
-    committed: Tensor
-    pages: Tensor
-    page_begins: Tensor
-    wanted: Tensor
+    parents: array[int]
+    depth: array[int]
+    tree_begins: array[int]
+    begins: array[int]
+    committed: array[int]
+    pages: array[int]
+    page_begins: array[int]
+    wanted: array[int]
 
 
 class NativeDecoder:
@@ -231,9 +232,10 @@ class NativeDecoder:
                 nodes.embedded.data_ptr(),
                 ctypes.addressof(cosines),
                 ctypes.addressof(sines),
-                *(tensor.data_ptr() for tensor in (nodes.parents, nodes.depth, nodes.tree_begins)),
-                *(tensor.data_ptr() for tensor in (nodes.begins, nodes.committed)),
-                *(tensor.data_ptr() for tensor in (nodes.pages, nodes.page_begins, nodes.wanted, pool)),
+                *(row.buffer_info()[0] for row in (nodes.parents, nodes.depth, nodes.tree_begins)),
+                *(row.buffer_info()[0] for row in (nodes.begins, nodes.committed)),
+                *(row.buffer_info()[0] for row in (nodes.pages, nodes.page_begins, nodes.wanted)),
+                pool.data_ptr(),
                 ctypes.addressof(asked),
                 made["logits"].data_ptr(),
                 *(made[name].data_ptr() for name in ("top_values", "top_tokens")),

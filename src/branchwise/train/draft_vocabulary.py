@@ -6,7 +6,7 @@ Knows counts; knows no model.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,7 +64,14 @@ class DraftVocabulary:
         return line if self.held_out_coverage >= 0.98 or self.is_full else f"{line}; 98% is wanted: choose more"
 
 
-def choose_vocabulary(corpus: Corpus, vocab_size: int, stops: Collection[int], size: int | str) -> DraftVocabulary:
+def choose_vocabulary(
+    corpus: Corpus,
+    vocab_size: int,
+    stops: Collection[int],
+    size: int | str,
+    known: Sequence[int] = (),
+    known_deep: int | None = None,
+) -> DraftVocabulary:
     """The ``size`` most useful tokens.
 
     Order: tokens that end an answer; tokens of the data by frequency, those of prompts and texts at a discount; then by
@@ -74,7 +81,9 @@ def choose_vocabulary(corpus: Corpus, vocab_size: int, stops: Collection[int], s
         corpus: counts are of its training side, the coverage also of the other.
         vocab_size: of the target.
         stops: tokens that end an answer.
-        size: how many, ``"full"``, or ``"auto"``: the smallest of `SIZES` that covers enough.
+        size: how many, ``"full"``, or ``"auto"``: as many as are known, or the smallest of `SIZES` that covers enough.
+        known: tokens of the head that the training begins with: they come first, in their order, if there is room.
+        known_deep: how many of those its deeper levels choose from.
 
     Raises:
         ValueError: the size is out of range.
@@ -85,6 +94,11 @@ def choose_vocabulary(corpus: Corpus, vocab_size: int, stops: Collection[int], s
     worth = answers + FOREIGN_WEIGHT * others
     worth[list(stops)] = np.inf
     order = np.lexsort((np.arange(vocab_size), -worth))
+    if size == "auto" and known:
+        size = len(known)
+    continues = known and isinstance(size, int) and len(known) <= size < vocab_size
+    if continues:
+        order = np.concatenate([np.array(known), order[~np.isin(order, known)]])
     if size == "auto":
         covered = np.cumsum(held_out[order]) / max(1, held_out.sum())
         fitting = [s for s in SIZES if s < vocab_size and covered[s - 1] >= WANTED_COVERAGE]
@@ -95,8 +109,9 @@ def choose_vocabulary(corpus: Corpus, vocab_size: int, stops: Collection[int], s
     if not isinstance(size, int) or not len(set(stops)) < size <= vocab_size:
         raise ValueError(f"the draft vocabulary must be auto, full or a number up to {vocab_size}, got {size!r}")
     ids = order[:size] if size < vocab_size else np.arange(vocab_size)
-    deep = _deep_size(answers, ids) if size < vocab_size else None
-    return DraftVocabulary(ids, vocab_size, _coverage(answers, ids), _coverage(held_out, ids), deep)
+    if not continues:
+        known_deep = _deep_size(answers, ids) if size < vocab_size else None
+    return DraftVocabulary(ids, vocab_size, _coverage(answers, ids), _coverage(held_out, ids), known_deep)
 
 
 def _deep_size(counts: NDArray[np.int64], ids: NDArray[np.int64]) -> int | None:

@@ -50,7 +50,7 @@ class Eagle3Options:
 
     Attributes:
         steps: of the unrolling.
-        start: folder of a head of this target to begin from, whatever its draft vocabulary; without, from the target.
+        start: folder of a head of this target to begin from; without, from the target.
         published_only: leave out this project's additions (one norm per feature, a projection of the embedding beside
             the layer, as many key heads as query heads, fewer tokens to choose from below the first level), for
             engines that know only the paper's head.
@@ -283,6 +283,13 @@ def eagle3_config_file(config: EagleConfig, dtype: torch.dtype) -> dict[str, Any
         "deep_draft_vocab_size": config.deep_draft_vocab_size,
     }
     return written | {key: value for key, value in ours.items() if value}
+
+
+def tokens_of(folder: str, model: PreTrainedModel) -> tuple[list[int], int | None]:
+    """Tokens that a head drafts, in the order of its rows, none if it drafts all; and how many of them deep down."""
+    head = load_eagle_head(folder, model)
+    ids = [] if head.target_ids is None else head.target_ids.tolist()
+    return ids, head.config.deep_draft_vocab_size
 
 
 def _start(head: EagleHead, model: PreTrainedModel, target: TargetHead) -> None:

@@ -21,7 +21,7 @@ from .block import BlockMethod, BlockOptions
 from .corpus import Corpus, read_corpus
 from .disk import write_json
 from .draft_vocabulary import DraftVocabulary, choose_vocabulary
-from .eagle3 import Eagle3Method, Eagle3Options
+from .eagle3 import Eagle3Method, Eagle3Options, tokens_of
 from .features import Computed, FeatureSource, Kept
 from .identity import Identity
 from .loop import Trainer
@@ -100,7 +100,7 @@ def train(
         if state is not None:
             _check_continuation(order, identity, state)
         corpus = read_corpus(order.data, identity, shards=state.about["shards"] if state is not None else None)
-        vocabulary = _vocabulary(order, corpus, identity, stops, state)
+        vocabulary = _vocabulary(order, model, corpus, identity, stops, state)
         progress.say(_describe(corpus))
         progress.say(vocabulary.describe())
         method = make_method(order.options, model, vocabulary, order.settings.seed)
@@ -147,13 +147,21 @@ def _source(
 
 
 def _vocabulary(
-    order: TrainingOrder, corpus: Corpus, identity: Identity, stops: Sequence[int], state: TrainingState | None
+    order: TrainingOrder,
+    model: PreTrainedModel,
+    corpus: Corpus,
+    identity: Identity,
+    stops: Sequence[int],
+    state: TrainingState | None,
 ) -> DraftVocabulary:
     if state is not None:
         about = state.about
         ids, (trained_on, held_out) = about["vocabulary"].numpy(), about["coverage"]
         return DraftVocabulary(ids, identity.vocab_size, trained_on, held_out, about.get("deep"))
-    return choose_vocabulary(corpus, identity.vocab_size, stops, order.draft_vocabulary)
+    options = order.options
+    start = options.start if isinstance(options, Eagle3Options) else ""
+    known, deep = tokens_of(start, model) if start else ([], None)
+    return choose_vocabulary(corpus, identity.vocab_size, stops, order.draft_vocabulary, known, deep)
 
 
 def _about(

@@ -31,8 +31,14 @@ REMEMBERED_SHAPE, TABLE_STEPS = 32, 4
 LEAST_NODES_SHARE = 0.1
 #: numbers of nodes for which seconds are worked out at once, at least
 LEAST_CURVE = 48
+#: contexts so many tokens apart share one look at the table
+NEAR = 32
+#: steps that one look at what was learned serves, where they were of numbers of nodes that were seen before
+LOOKED_AT_EVERY = 4
 #: numbers of nodes that make a column worth keeping, and steps seen of each
 COLUMN_NODES, COLUMN_STEPS = 3, 2
+
+_NOTHING_TOLD: tuple[float, Numbers] = (-math.inf, np.empty(0))
 
 
 @dataclass
@@ -44,12 +50,14 @@ class _Bucket:
 
     steps: deque[tuple[int, float]]
     last: int = 0
+    point: tuple[float, float] = (0.0, 0.0)  # mean nodes and median seconds
 
-    @property
-    def point(self) -> tuple[float, float]:
-        """Mean nodes and median seconds."""
-        nodes = sum(nodes for nodes, _ in self.steps) / len(self.steps)
-        return nodes, median_low([seconds for _, seconds in self.steps])
+    def add(self, step: int, nodes: int, seconds: float) -> None:
+        """Books a step."""
+        self.last = step
+        self.steps.append((nodes, seconds))
+        mean = sum(nodes for nodes, _ in self.steps) / len(self.steps)
+        self.point = mean, median_low([seconds for _, seconds in self.steps])
 
 
 class CostCurve:
@@ -72,9 +80,12 @@ class CostCurve:
         self._trust = TABLE_STEPS
         self._buckets: dict[tuple[int, int], _Bucket] = {}
         self._ratios: deque[float] = deque(maxlen=REMEMBERED)  # of the latest steps to the table
+        self._level = 1.0  # how busy the machine is: the median of those
         self._step = 0
+        self._told = _NOTHING_TOLD  # the table's own curve, and for which context
         self._curve: list[float] | None = None
-        self._curve_context = 0.0
+        self._curve_context = -math.inf
+        self._curve_step = 0
 
     def learn(self, nodes: int, seconds: float, context: float = 0.0, lanes: int = 1) -> None:
         """Books one step.
@@ -91,22 +102,20 @@ class CostCurve:
         seconds = max(seconds - self.beside(lanes), LEAST_NODES_SHARE * seconds)
         value, remembered = seconds, REMEMBERED
         if self.table is not None:
-            ratio = seconds / self.table.seconds(nodes, context)
+            ratio = seconds / float(self._table_up_to(nodes, context)[nodes - 1])
             self._ratios.append(ratio)
+            self._level = median_low(self._ratios)
             value, remembered = ratio / self._level, REMEMBERED_SHAPE
         passes = -(-nodes // self._rows_at_once) if self._rows_at_once else 1
         bucket = self._buckets.setdefault((key, passes), _Bucket(deque(maxlen=remembered)))
-        bucket.steps.append((nodes, value))
-        bucket.last = self._step
-        old = [number for number, kept in self._buckets.items() if self._step - kept.last > FORGOTTEN_AFTER]
-        for forgotten in old:
-            del self._buckets[forgotten]
-        self._curve = None
-
-    @property
-    def _level(self) -> float:
-        """How busy the machine is: the latest steps' seconds, as a multiple of the table's."""
-        return median_low(self._ratios) if self._ratios else 1.0
+        is_known = len(bucket.steps) >= REMEMBERED
+        bucket.add(self._step, nodes, value)
+        if min(kept.last for kept in self._buckets.values()) < self._step - FORGOTTEN_AFTER:
+            self._buckets = {
+                number: kept for number, kept in self._buckets.items() if kept.last >= self._step - FORGOTTEN_AFTER
+            }
+        if not is_known or self._step - self._curve_step >= LOOKED_AT_EVERY:
+            self._curve = None
 
     def adopt(self, table: CostTable) -> None:
         """From now on only the ratio to a table is learned, one that was made of what is known."""
@@ -114,6 +123,8 @@ class CostCurve:
         self._trust = COLUMN_STEPS
         self._buckets.clear()
         self._ratios.clear()
+        self._level = 1.0
+        self._told = _NOTHING_TOLD
         self._curve = None
 
     def beside(self, lanes: int) -> float:
@@ -126,23 +137,33 @@ class CostCurve:
         curve = self._up_to(whole + 1, context)
         return curve[whole - 1] + (nodes - whole) * (curve[whole] - curve[whole - 1])
 
-    def profile(self, most: int, context: float = 0.0) -> Numbers:
+    def profile(self, most: int, context: float = 0.0) -> list[float]:
         """The same for 1, 2, ... ``most`` nodes; never falling."""
-        return np.array(self._up_to(most, context)[:most])
+        return self._up_to(most, context)[:most]
 
     def _up_to(self, most: int, context: float) -> list[float]:
-        """Kept until the next step, as many numbers are asked of one state."""
-        if self._curve is None or len(self._curve) < most or self._curve_context != context:
-            self._curve = self._estimate(np.arange(1.0, max(most, LEAST_CURVE) + 1), context).tolist()
-            self._curve_context = context
+        """Kept for some steps, as many numbers are asked of one state and a few steps more change little."""
+        if self._curve is None or len(self._curve) < most or abs(self._curve_context - context) > NEAR:
+            self._curve = self._estimate(max(most, LEAST_CURVE), context).tolist()
+            self._curve_context, self._curve_step = context, self._step
         return self._curve
 
-    def _estimate(self, nodes: Numbers, context: float) -> Numbers:
+    def _estimate(self, most: int, context: float) -> Numbers:
         places, values = self._known()
+        nodes = np.arange(1.0, most + 1)
         if self.table is None:
-            return along(places, values, nodes, self._rows_at_once) if places else np.ones(len(nodes))
-        base = self.table.profile(nodes, context) * self._level
+            return along(places, values, nodes, self._rows_at_once) if places else np.ones(most)
+        base = self._table_up_to(most, context)[:most] * self._level
         return base if not places else np.maximum.accumulate(base * np.interp(nodes, places, values))
+
+    def _table_up_to(self, most: int, context: float) -> Numbers:
+        """What the table says of 1, 2, ... nodes, at least so many."""
+        assert self.table is not None, "who asks has one"
+        near, told = self._told
+        if len(told) < most or abs(near - context) > NEAR:
+            told = self.table.profile(np.arange(1.0, max(most, LEAST_CURVE) + 1), context)
+            self._told = context, told
+        return told
 
     def column(self, context: int) -> Column | None:
         """What is known by now, as a column of a table for that context; None while it is too little.
@@ -152,6 +173,7 @@ class CostCurve:
         if self.table is not None:
             # where nothing was seen the table's own shape is the best guess
             nodes = sorted({count for column in self.table.columns for count in column.nodes})
+            self._told, self._curve = _NOTHING_TOLD, None  # not those of a context near it
         else:
             seen = [bucket.point for bucket in self._buckets.values() if len(bucket.steps) >= COLUMN_STEPS]
             nodes = sorted({round(place) for place, _ in seen})

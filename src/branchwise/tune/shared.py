@@ -22,11 +22,12 @@ beforehand, from what nodes of the same rank gave in earlier steps.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ..tree import TokenTree
 from ..verify.proposal import DraftTree
@@ -67,9 +68,14 @@ class _Cut:
     gains: list[float]
     nodes: Sequence[int]
 
-    def within(self, size: int) -> list[int]:
-        """Those of the verified nodes that a ceiling of ``size`` would have left."""
-        return [node for node in self.nodes if node < size]
+    def within(self, size: int) -> int:
+        """How many of the verified nodes a ceiling of ``size`` would have left, root included."""
+        return bisect_left(self.nodes, size)
+
+    @cached_property
+    def expected(self) -> list[float]:
+        """Sums of the gains of the first 1, 2, ... of the verified nodes, the root's being 0."""
+        return [*accumulate((self.gains[node - 1] for node in self.nodes[1:]), initial=0.0)]
 
 
 class SharedBudget:
@@ -188,11 +194,16 @@ class SharedBudget:
         del gains[max(0, self.step_nodes - lanes) :]
         if not gains:
             return gains
-        seconds = self.curve.profile(lanes + len(gains), self._context)[lanes - 1 :] + self.curve.beside(lanes)
+        seconds = self.curve.profile(lanes + len(gains), self._context)
+        base = self.curve.beside(lanes)
         speed = self._tokens / self._plain_steps if self._plain_steps else 1.0
-        rate = max(1.0, speed) * lanes / seconds[0]
-        worth = np.cumsum([0.0, *(gain for gain, _, _ in gains)]) - rate * seconds
-        return gains[: int(worth.argmax())]
+        rate = max(1.0, speed) * lanes / (seconds[lanes - 1] + base)
+        best, most, worth = 0, 0.0, rate * seconds[lanes - 1]
+        for count, (gain, _, _) in enumerate(gains, start=1):
+            worth += gain
+            if worth - rate * seconds[lanes + count - 1] > most:
+                best, most = count, worth - rate * seconds[lanes + count - 1]
+        return gains[:best]
 
     # after the step
 
@@ -233,7 +244,7 @@ class SharedBudget:
         tokens, nodes = [], []
         for size in sizes:
             tokens.append(len(lanes) + sum(self._given(cut, verdict, size) for cut, verdict in told))
-            nodes.append(float(len(lanes) + sum(len(cut.within(size)) - 1 for cut, _ in told)))
+            nodes.append(float(len(lanes) + sum(cut.within(size) - 1 for cut, _ in told)))
         self._choice.learn(tokens, nodes, any(_is_promising(*one) for one in told))
         self._tokens = MEMORY * self._tokens + tokens[-1] / len(lanes)
         plain = self._forward_seconds(len(lanes))
@@ -254,7 +265,7 @@ class SharedBudget:
         Where gains are known, their sum: what is to be expected, without the luck of the step.
         """
         if self._trims:
-            return sum(cut.gains[node - 1] for node in cut.within(size)[1:])
+            return cut.expected[cut.within(size) - 1]
         return sum(cut.nodes[node] < size for node in verdict.path[1:])
 
     def _adopt_table(self) -> None:

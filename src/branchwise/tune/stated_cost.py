@@ -6,6 +6,8 @@ is enough to turn a near-tie of two tokens.
 
 from __future__ import annotations
 
+import numpy as np
+
 from .cost_curve import CostCurve
 from .cost_table import Numbers
 
@@ -32,5 +34,5 @@ class StatedCost(CostCurve):
     def column(self, context: int) -> None:
         """Nothing to keep."""
 
-    def _estimate(self, nodes: Numbers, context: float) -> Numbers:
-        return 1 + self._share * nodes
+    def _estimate(self, most: int, context: float) -> Numbers:
+        return 1 + self._share * np.arange(1.0, most + 1)
