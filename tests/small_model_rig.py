@@ -28,7 +28,7 @@ class Always(AskRule):
         super().__init__()
         self._pattern, self._step = pattern, 0
 
-    def wants(self, promised) -> bool:
+    def wants(self, promised, unread=0) -> bool:
         self._step += 1
         return self._pattern[(self._step - 1) % len(self._pattern)] == "y"
 

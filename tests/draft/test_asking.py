@@ -42,6 +42,17 @@ def step(rule, clock, *, promised, free, full, costly=1.0, forward=1.0):
     return asked
 
 
+def test_a_text_that_was_not_read_must_be_worth_reading() -> None:
+    clock = Clock()
+    rule = AskRule(clock)
+    figures = {"promised": 0.3, "free": 0, "full": 1, "costly": 0.9}
+    assert all(step(rule, clock, **figures) for _ in range(40)), "2 tokens in 1.9 seconds for 1 in 1"
+    rule.asked(0.9 + 50.0, unread=1000)
+    assert rule.wants([0.3], unread=100), "5 seconds of reading are 0.08 of each of 64 steps, and 0.1 is won"
+    assert not rule.wants([0.3], unread=300), "15 seconds are 0.23 of each"
+    assert rule.wants([0.3]), "who has read it asks as before"
+
+
 def asked_of(steps, **figures):
     clock = Clock()
     rule = AskRule(clock)

@@ -137,7 +137,7 @@ class Alternately(AskRule):
 
     steps = 0
 
-    def wants(self, promised):
+    def wants(self, promised, unread=0):
         self.steps += 1
         return self.steps % 3 != 0
 

@@ -14,10 +14,11 @@ drafts do, and averages over different steps would hide it. Most drafts add noth
 steps says little, and what is known of promises of about that size counts beside it. F and M are medians of the latest
 steps.
 
-The same in seconds: asking loses M - (a_full - a_free) F / (a_free + L). Where the rule does not know enough of a
-promise it looks, that is, asks. All looks but the first few are paid for out of a small share of the time, so that
-costly drafts that never pay cost next to nothing; and looks are some steps apart, so that whoever sizes the trees
-learns meanwhile what the free drafts alone cost and bring.
+The same in seconds: asking loses M - (a_full - a_free) F / (a_free + L). A drafter that reads the text itself has all
+of it to read when a lane asks for the first time: so many seconds per token count as well, spread over the steps that a
+lane may have yet. Where the rule does not know enough of a promise it looks, that is, asks. All looks but the first few
+are paid for out of a small share of the time, so that costly drafts that never pay cost next to nothing; and looks are
+some steps apart, so that whoever sizes the trees learns meanwhile what the free drafts alone cost and bring.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ PRIOR = 4.0
 NEIGHBOUR = 0.25
 #: latest steps whose seconds count
 SECONDS_KEPT = 8
+#: steps of a lane over which the reading of its text is spread
+SPREAD_STEPS = 64
 
 
 @dataclass
@@ -79,26 +82,33 @@ class AskRule:
     clock: Callable[[], float] = time.perf_counter
     _promises: list[_Promise] = field(default_factory=lambda: [_Promise() for _ in range(len(EDGES) + 1)])
     _costly: deque[float] = field(default_factory=lambda: deque(maxlen=SECONDS_KEPT))
+    _reading: deque[float] = field(default_factory=lambda: deque(maxlen=SECONDS_KEPT))  # seconds per token
     _forward: deque[float] = field(default_factory=lambda: deque(maxlen=SECONDS_KEPT))
     _drafted_at: float | None = None
     _step: int = 0
     _looks: int = 0
     _last_look: int = -LOOK_EVERY
     _allowance: float = 0.0  # seconds that looks may cost by now
+    _first_reading: float = 0.0  # seconds of it that the lanes of the latest step would take
 
-    def wants(self, promised: Sequence[float]) -> bool:
-        """Whether to ask for the costly drafts, given what the free trees of all lanes promise."""
+    def wants(self, promised: Sequence[float], unread: int = 0) -> bool:
+        """Whether to ask for the costly drafts.
+
+        Args:
+            promised: what the free trees of all lanes promise.
+            unread: tokens of the lanes that never asked before.
+        """
         self._step += 1
         if not self._forward or not self._costly:
             return self._look(0.0)
         sizes = [_size(sum_) for sum_ in promised]
-        loss = self._loss(sizes)
-        if loss < 0:
+        loss, self._first_reading = self._loss(sizes), unread * median(self._reading or (0.0,))
+        if loss + self._first_reading / SPREAD_STEPS < 0:
             return True
         promises = [self._promises[size] for size in sizes]
         if all(promise.asked >= FIRST_ASKED and promise.gain_weight > FORGOTTEN for promise in promises):
             return False
-        return self._look(loss)
+        return self._look(loss + self._first_reading)
 
     def _look(self, loss: float) -> bool:
         """Asks to know more, if that may cost so much now."""
@@ -129,9 +139,12 @@ class AskRule:
         promise = self._promises[size]
         return (promise.gain + PRIOR * alike) / (promise.gain_weight + PRIOR)
 
-    def asked(self, seconds: float) -> None:
-        """The costly drafts took so long."""
-        self._costly.append(seconds)
+    def asked(self, seconds: float, unread: int = 0) -> None:
+        """The costly drafts took so long, with so many tokens that were read for the first time."""
+        if unread:
+            self._reading.append(max(0.0, seconds - median(self._costly or (0.0,))) / unread)
+        if not unread or not self._costly:
+            self._costly.append(seconds)
 
     def drafted(self) -> None:
         """The drafts are handed over."""
@@ -143,7 +156,8 @@ class AskRule:
             seconds = self.clock() - self._drafted_at
             self._forward.append(seconds)
             # what one look may cost, not more: or a long time in which drafts paid would buy a burst of them
-            self._allowance = min(self._allowance + LOOK_SHARE * seconds, max(self._costly, default=0.0))
+            dearest = max(self._costly, default=0.0) + self._first_reading
+            self._allowance = min(self._allowance + LOOK_SHARE * seconds, dearest)
             self._drafted_at = None
 
     def learn(self, promised: float, free: int, full: int | None) -> None:

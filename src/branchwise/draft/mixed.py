@@ -96,11 +96,16 @@ class MixedDrafter:
             self._begin(index, states, contexts, budgets)
         free = self._drafts(states, contexts, budgets)
         choice = max(budgets) > 1
-        ask = choice and self._ask.wants([sum(draft.scores) for draft in free])
+        unread = self._unread(states, contexts)
+        ask = choice and self._ask.wants([sum(draft.scores) for draft in free], unread)
         for state, draft in zip(states, free, strict=True):
             state.asked, state.free = ask, draft if choice else None
-        drafts = self._full_drafts(states, contexts, budgets, free) if ask else free
-        if not ask:
+        drafts = free
+        if ask:
+            began = self._ask.clock()
+            drafts = self._full_drafts(states, contexts, budgets, free)
+            self._ask.asked(self._ask.clock() - began, unread)
+        else:
             for index in self._costly:
                 # `costs_forwards` promises the method, which is no part of the protocol
                 self.sources[index].skip([state.sources[index] for state in states], contexts)  # type: ignore[attr-defined]
@@ -127,7 +132,6 @@ class MixedDrafter:
         free: Sequence[DraftTree],
     ) -> list[DraftTree]:
         """The trees of all sources."""
-        began = self._ask.clock()
         left = [_nodes_left(*lane) for lane in zip(budgets, free, strict=True)]
         for index in self._costly:
             self._begin(index, states, contexts, left)
@@ -136,8 +140,17 @@ class MixedDrafter:
             source, inner = self.sources[self._drawing], [state.sources[self._drawing] for state in states]
             # `samples` promises the method
             drafts = source.complete(inner, contexts, budgets, drafts)  # type: ignore[attr-defined]
-        self._ask.asked(self._ask.clock() - began)
         return drafts
+
+    def _unread(self, states: Sequence[MixedState], contexts: Sequence[DraftContext]) -> int:
+        """Tokens of the lanes that a costly source has not begun with."""
+        return sum(
+            len(context.tokens)
+            for state, context in zip(states, contexts, strict=True)
+            for index in self._costly
+            # of a `DrafterSource`, the only kind that begins late
+            if not getattr(state.sources[index], "is_started", True)
+        )
 
     def _drafts(
         self, states: Sequence[MixedState], contexts: Sequence[DraftContext], budgets: Sequence[int]

@@ -20,6 +20,10 @@ PROBE_SHARE = 0.01
 PROBE_EVERY = 12
 #: weight of earlier comparisons at each new one, and for every step that passed without one
 MEMORY, FADE = 0.98, 0.99
+#: of two candidates that differ by less the smaller one is better: a larger tree takes more to grow and to choose from
+AS_GOOD = 0.995
+#: steps that one look at the rates serves, where the one before it said the same
+LOOKED_AT_EVERY = 2
 #: in the first steps: tokens per second, as a multiple of plain decoding's, below which larger ceilings are not tried
 HOPELESS = 0.6
 #: what is learned in the first steps, from drafts whose worth nobody knows yet, counts so much afterwards
@@ -83,6 +87,8 @@ class CeilingChoice:
         #: whether the latest ceiling was one of the first
         self.is_beginning = bool(first)
         self._is_probe = False
+        self._best = 1
+        self._next_look = 0
         self._step = 0
         self._chosen = 1
         self._next_probe = 0
@@ -104,10 +110,16 @@ class CeilingChoice:
         return self._known[size].weight > 1.5 and self.rates()[size] < HOPELESS
 
     def _best_or_probe(self) -> int:
-        rates = self.rates()
-        best = max(rates, key=rates.__getitem__)
         self._is_probe = False
-        if self._step < self._next_probe:
+        may_probe = self._step >= self._next_probe
+        if self._step < self._next_look and not may_probe:
+            return self._best
+        rates = self.rates()
+        most = max(rates.values())
+        best = next(size for size in self.candidates if rates[size] >= AS_GOOD * most)
+        self._next_look = self._step + (LOOKED_AT_EVERY if best == self._best else 1)
+        self._best = best
+        if not may_probe:
             return best
         losses = {size: self._mean_cost(size) * (1.0 - rates[size] / rates[best]) for size in rates}
         self._allowance = min(self._allowance, max(losses.values()))
@@ -147,10 +159,10 @@ class CeilingChoice:
         Args:
             tokens: what every candidate up to the one chosen would have given in this step.
             nodes: how many nodes would have been verified with it.
-            promising: a draft of this step was right. A probe that is promising is repeated at once.
+            promising: a draft of this step was right. Where nothing is drafted, such a probe is repeated at once.
         """
         self._step += 1
-        if promising and self._is_probe:
+        if promising and self._is_probe and self._best == 1:
             self._next_probe = self._step
         self._lanes = nodes[0]
         self._known[self._chosen].last_visit = self._step

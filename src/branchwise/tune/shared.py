@@ -52,6 +52,8 @@ MEMORY = 0.95
 FIRST_WORTH, WORTH_FALL = 0.6, 0.85
 #: steps at about one context after which what was learned of it is kept
 KEPT_AFTER = 64
+#: seconds are booked in every one of so many steps, and in one of so many later ones: booking takes time, too
+ALL_TIMED, TIMED_EVERY = 64, 4
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class SharedBudget:
         self._trims = True
         self._tokens = self._plain_steps = 0.0  # decayed: tokens per lane, and the time they took in plain steps
         self._chosen = 1
+        self._steps = 0
         self._context = 0.0
         self._at_context: dict[int, int] = {}  # steps by rounded context
         self._asked: list[int] = []
@@ -215,13 +218,17 @@ class SharedBudget:
         seconds: StepSeconds,
     ) -> None:
         """What the step's trees gave and cost; arguments in the order of the lanes."""
-        nodes = sum(len(draft.tree) for draft in drafts)
-        self.curve.learn(nodes, seconds.total - seconds.draft, self._context, len(lanes))
+        self._steps += 1
+        is_timed = self._steps <= ALL_TIMED or self._steps % TIMED_EVERY == 0
+        if is_timed:
+            nodes = sum(len(draft.tree) for draft in drafts)
+            self.curve.learn(nodes, seconds.total - seconds.draft, self._context, len(lanes))
         self._keep_column()
         if not self._has_asked:
             return  # nobody was to be drafted for: that says nothing about what drafts are worth
         self._has_asked = False
-        self._drafting.learn(max(1, sum(self._asked)), seconds.draft)
+        if is_timed:
+            self._drafting.learn(max(1, sum(self._asked)), seconds.draft)
         for lane, draft, verdict in zip(lanes, drafts, verdicts, strict=True):
             cut = self._cuts.get(lane)
             if cut is None or len(cut.draft.tree) == 1:
