@@ -193,6 +193,25 @@ def test_a_budget_of_one_asks_nobody_and_teaches_nothing():
     assert all(promise.free_weight == 0.0 for promise in rule._promises)
 
 
+def test_the_rule_is_told_what_nobody_has_read_yet():
+    told = []
+
+    class Told(Always):
+        def wants(self, promised, unread=0):
+            told.append(unread)
+            return super().wants(promised)
+
+        def asked(self, seconds, unread=0):
+            told.append(-unread)
+
+    drafter = MixedDrafter([NgramSource(), DrafterSource(Costly(lambda tokens: [1, 2]))], ask=Told("nyn"))
+    context = DraftContext([5, 6, 7], VOCAB, features={3: torch.zeros(2, 1)})
+    state = drafter.start(context)
+    for _ in range(3):
+        drafter.propose([state], [context], [9])
+    assert told == [3, 3, -3, 0]
+
+
 def test_the_costly_source_is_told_how_many_nodes_are_left():
     free = DraftTree.deterministic(TokenTree([1, 2, 3, 4], [-1, 0, 1, 0]), "s", [0.9, 0.6, 0.1])
     assert _nodes_left(17, free) == 15

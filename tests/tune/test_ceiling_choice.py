@@ -87,3 +87,22 @@ def test_a_probe_that_is_promising_is_repeated_at_once():
         choice.learn([1], [1])
     choice.learn([1, 1], [1, 5], promising=True)
     assert (size, choice.pick()) == (5, 5)
+
+
+def test_of_two_as_good_the_smaller_one_is_taken():
+    for gain, taken in ((0.009, 9), (0.03, 17)):
+        picked = run(made({1: 1, 9: 1, 17: 1}, first=[17] * 3), 40, {1: 1.0, 9: 2.0, 17: 2.0 + gain})
+        assert picked[3:].count(taken) >= 33, "the others are probes"
+
+
+def test_a_promising_probe_is_not_repeated_where_trees_are_drafted_anyway():
+    choice = made({1: 1, 5: 1, 9: 1}, first=[9] * 3)
+    given = {1: 1, 5: 2, 9: 2}
+    run(choice, 3, given)
+    picked = []
+    for _ in range(6 * PROBE_EVERY):
+        picked.append(choice.pick())
+        sizes = [size for size in given if size <= picked[-1]]
+        choice.learn([given[size] for size in sizes], sizes, promising=True)
+    probes = [step for step, size in enumerate(picked) if size != 5]
+    assert probes and all(later - earlier >= PROBE_EVERY for earlier, later in pairwise(probes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from branchwise.tune.cost_curve import FORGOTTEN_AFTER, CostCurve
+from branchwise.tune.cost_curve import FORGOTTEN_AFTER, LOOKED_AT_EVERY, NEAR, REMEMBERED, CostCurve
 from branchwise.tune.cost_table import Column, CostTable
 
 pytestmark = pytest.mark.core
@@ -95,3 +95,24 @@ def test_with_a_table_a_column_has_the_tables_sizes():
     column = curve.column(1024)
     assert column.nodes == (1, 8, 16, 32)
     assert column.seconds == pytest.approx([2 * TABLE.seconds(nodes, 1024) for nodes in column.nodes])
+
+
+def test_contexts_near_each_other_share_a_look_at_the_table():
+    curve = CostCurve(TABLE)
+    assert curve.seconds(1, 200) == curve.seconds(1, 200 + NEAR) == 2.0
+    assert curve.seconds(1, 201 + NEAR) == pytest.approx(1.0 + 2.0 * (101 + NEAR) / 200)
+
+
+def test_of_sizes_known_well_some_steps_share_a_look_at_what_was_learned():
+    curve = CostCurve(TABLE)
+    for _ in range(REMEMBERED):
+        curve.learn(1, 1.0, context=100)
+    assert curve.seconds(1, 100) == 1.0
+    seen = []
+    for _ in range(4 * REMEMBERED):
+        curve.learn(1, 3.0, context=100)
+        seen.append(curve.seconds(1, 100))
+    changes = [step for step in range(1, len(seen)) if seen[step] != seen[step - 1]]
+    assert seen[-1] == pytest.approx(3.0) and all(step % LOOKED_AT_EVERY == LOOKED_AT_EVERY - 1 for step in changes)
+    curve.learn(32, 12.0, context=100)
+    assert curve.seconds(32, 100) == pytest.approx(12.0, rel=0.01), "a new size is looked at at once"
