@@ -45,6 +45,23 @@ def load_eagle_head(folder: str | os.PathLike[str], model: PreTrainedModel, *, a
     return head.eval().requires_grad_(False)
 
 
+def drafted_tokens(folder: str | os.PathLike[str], model: PreTrainedModel) -> tuple[list[int], int | None]:
+    """What a head can draft, without reading its weights.
+
+    Returns:
+        the target's ids of its own vocabulary, in the order of its rows, none where that is the target's; and among how
+        many of the first its deeper levels choose, or None: among all.
+
+    Raises:
+        HeadCheckpointError: as for `load_eagle_head`.
+    """
+    checkpoint = HeadCheckpoint(folder)
+    config = read_eagle_config(checkpoint)
+    _check_target(config, model, checkpoint.folder.name)
+    ids = _target_ids(config, checkpoint, torch.device("cpu"))
+    return [] if ids is None else ids.tolist(), config.deep_draft_vocab_size
+
+
 def feature_layers(config: EagleConfig, model: PreTrainedModel, where: str) -> tuple[int, ...]:
     """Which hidden states of the target a head reads, as numbered in `TargetOutput.features`.
 

@@ -285,13 +285,6 @@ def eagle3_config_file(config: EagleConfig, dtype: torch.dtype) -> dict[str, Any
     return written | {key: value for key, value in ours.items() if value}
 
 
-def tokens_of(folder: str, model: PreTrainedModel) -> tuple[list[int], int | None]:
-    """Tokens that a head drafts, in the order of its rows, none if it drafts all; and how many of them deep down."""
-    head = load_eagle_head(folder, model)
-    ids = [] if head.target_ids is None else head.target_ids.tolist()
-    return ids, head.config.deep_draft_vocab_size
-
-
 def _start(head: EagleHead, model: PreTrainedModel, target: TargetHead) -> None:
     assert isinstance(head.norm, nn.Module) and head.lm_head is not None
     start_norm(head.norm, model)

@@ -17,11 +17,12 @@ import torch
 from transformers import PreTrainedModel
 
 from ..bench.provenance import model_facts, provenance
+from ..draft.eagle_load import drafted_tokens
 from .block import BlockMethod, BlockOptions
 from .corpus import Corpus, read_corpus
 from .disk import write_json
 from .draft_vocabulary import DraftVocabulary, choose_vocabulary
-from .eagle3 import Eagle3Method, Eagle3Options, tokens_of
+from .eagle3 import Eagle3Method, Eagle3Options
 from .features import Computed, FeatureSource, Kept
 from .identity import Identity
 from .loop import Trainer
@@ -160,7 +161,7 @@ def _vocabulary(
         return DraftVocabulary(ids, identity.vocab_size, trained_on, held_out, about.get("deep"))
     options = order.options
     start = options.start if isinstance(options, Eagle3Options) else ""
-    known, deep = tokens_of(start, model) if start else ([], None)
+    known, deep = drafted_tokens(start, model) if start else ([], None)
     return choose_vocabulary(corpus, identity.vocab_size, stops, order.draft_vocabulary, known, deep)
 
 

@@ -80,7 +80,6 @@ class CostCurve:
         self._trust = TABLE_STEPS
         self._buckets: dict[tuple[int, int], _Bucket] = {}
         self._ratios: deque[float] = deque(maxlen=REMEMBERED)  # of the latest steps to the table
-        self._level = 1.0  # how busy the machine is: the median of those
         self._step = 0
         self._told = _NOTHING_TOLD  # the table's own curve, and for which context
         self._curve: list[float] | None = None
@@ -104,18 +103,20 @@ class CostCurve:
         if self.table is not None:
             ratio = seconds / float(self._table_up_to(nodes, context)[nodes - 1])
             self._ratios.append(ratio)
-            self._level = median_low(self._ratios)
             value, remembered = ratio / self._level, REMEMBERED_SHAPE
         passes = -(-nodes // self._rows_at_once) if self._rows_at_once else 1
         bucket = self._buckets.setdefault((key, passes), _Bucket(deque(maxlen=remembered)))
         is_known = len(bucket.steps) >= REMEMBERED
         bucket.add(self._step, nodes, value)
-        if min(kept.last for kept in self._buckets.values()) < self._step - FORGOTTEN_AFTER:
-            self._buckets = {
-                number: kept for number, kept in self._buckets.items() if kept.last >= self._step - FORGOTTEN_AFTER
-            }
+        oldest = self._step - FORGOTTEN_AFTER
+        self._buckets = {number: kept for number, kept in self._buckets.items() if kept.last >= oldest}
         if not is_known or self._step - self._curve_step >= LOOKED_AT_EVERY:
             self._curve = None
+
+    @property
+    def _level(self) -> float:
+        """How busy the machine is: the latest steps' seconds, as a multiple of the table's."""
+        return median_low(self._ratios) if self._ratios else 1.0
 
     def adopt(self, table: CostTable) -> None:
         """From now on only the ratio to a table is learned, one that was made of what is known."""
@@ -123,7 +124,6 @@ class CostCurve:
         self._trust = COLUMN_STEPS
         self._buckets.clear()
         self._ratios.clear()
-        self._level = 1.0
         self._told = _NOTHING_TOLD
         self._curve = None
 

@@ -197,16 +197,12 @@ class SharedBudget:
         del gains[max(0, self.step_nodes - lanes) :]
         if not gains:
             return gains
-        seconds = self.curve.profile(lanes + len(gains), self._context)
-        base = self.curve.beside(lanes)
+        seconds = self.curve.profile(lanes + len(gains), self._context)[lanes - 1 :]
         speed = self._tokens / self._plain_steps if self._plain_steps else 1.0
-        rate = max(1.0, speed) * lanes / (seconds[lanes - 1] + base)
-        best, most, worth = 0, 0.0, rate * seconds[lanes - 1]
-        for count, (gain, _, _) in enumerate(gains, start=1):
-            worth += gain
-            if worth - rate * seconds[lanes + count - 1] > most:
-                best, most = count, worth - rate * seconds[lanes + count - 1]
-        return gains[:best]
+        rate = max(1.0, speed) * lanes / (seconds[0] + self.curve.beside(lanes))
+        expected = accumulate((gain for gain, _, _ in gains), initial=0.0)
+        worth = [tokens - rate * cost for tokens, cost in zip(expected, seconds, strict=True)]
+        return gains[: worth.index(max(worth))]
 
     # after the step
 
