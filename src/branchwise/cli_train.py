@@ -99,6 +99,9 @@ Longest = Annotated[int, typer.Option(help="Longer sequences are cut.")]
 LearningRate = Annotated[float, typer.Option(help="The peak, reached after the warm-up.")]
 WarmUp = Annotated[int, typer.Option(help="Steps until the peak.")]
 Ema = Annotated[float, typer.Option(help="Decay of the average of the weights that is exported; 0: the weights.")]
+QuestionWeight = Annotated[
+    float, typer.Option(help="What a user's token counts for, beside 1 of an answer's; 0: answers alone are learned.")
+]
 Seed = Annotated[int, typer.Option(help="Of initial weights, order and anchors.")]
 
 
@@ -118,12 +121,15 @@ def eagle3(
     ] = "",
     draft_vocabulary: DraftVocabulary = "auto",
     features: Features = "keep",
+    engine_name: EngineName = "transformers",
+    weights: Weights = None,
     batch_tokens: BatchTokens = 1024,
     accumulate: Accumulate = 1,
     longest: Longest = 1536,
     learning_rate: LearningRate = 2e-3,
     warm_up: WarmUp = 40,
     ema: Ema = 0.0,
+    question_weight: QuestionWeight = 0.5,
     seed: Seed = 0,
     dtype: Dtype = "auto",
     device: Device = None,
@@ -135,10 +141,27 @@ def eagle3(
     from .train.settings import TrainingSettings
 
     settings = TrainingSettings(
-        steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up, ema=ema, seed=seed
+        *(steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up),
+        ema=ema,
+        question_weight=question_weight,
+        seed=seed,
     )
     options = Eagle3Options(unroll, published_only, start)
-    _train(options, settings, out, data, target, resume, draft_vocabulary, features, dtype, device, threads)
+    _train(
+        options,
+        settings,
+        out,
+        data,
+        target,
+        resume,
+        draft_vocabulary,
+        features,
+        engine_name,
+        weights,
+        dtype,
+        device,
+        threads,
+    )
 
 
 def block(
@@ -153,12 +176,15 @@ def block(
     causal: Annotated[bool, typer.Option("--causal", help="Positions of a block see only earlier ones.")] = False,
     anchors: Annotated[int, typer.Option(help="Blocks per text and batch.")] = 32,
     features: Features = "keep",
+    engine_name: EngineName = "transformers",
+    weights: Weights = None,
     batch_tokens: BatchTokens = 1024,
     accumulate: Accumulate = 1,
     longest: Longest = 1536,
     learning_rate: LearningRate = 2e-3,
     warm_up: WarmUp = 40,
     ema: Ema = 0.0,
+    question_weight: QuestionWeight = 0.5,
     seed: Seed = 0,
     dtype: Dtype = "auto",
     device: Device = None,
@@ -170,10 +196,13 @@ def block(
     from .train.settings import TrainingSettings
 
     settings = TrainingSettings(
-        steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up, ema=ema, seed=seed
+        *(steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up),
+        ema=ema,
+        question_weight=question_weight,
+        seed=seed,
     )
     options = BlockOptions(layers, block_size, causal, anchors)
-    _train(options, settings, out, data, target, resume, "full", features, dtype, device, threads)
+    _train(options, settings, out, data, target, resume, "full", features, engine_name, weights, dtype, device, threads)
 
 
 def medusa(
@@ -186,12 +215,15 @@ def medusa(
     heads: Annotated[int, typer.Option(help="Tokens that are guessed.")] = 4,
     blocks: Annotated[int, typer.Option(help="Residual blocks per head.")] = 1,
     features: Features = "keep",
+    engine_name: EngineName = "transformers",
+    weights: Weights = None,
     batch_tokens: BatchTokens = 1024,
     accumulate: Accumulate = 1,
     longest: Longest = 1536,
     learning_rate: LearningRate = 1e-3,
     warm_up: WarmUp = 40,
     ema: Ema = 0.0,
+    question_weight: QuestionWeight = 0.5,
     seed: Seed = 0,
     dtype: Dtype = "auto",
     device: Device = None,
@@ -203,10 +235,13 @@ def medusa(
     from .train.settings import TrainingSettings
 
     settings = TrainingSettings(
-        steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up, ema=ema, seed=seed
+        *(steps, _seconds(minutes), batch_tokens, accumulate, longest, learning_rate, warm_up),
+        ema=ema,
+        question_weight=question_weight,
+        seed=seed,
     )
     options = MedusaOptions(heads, blocks)
-    _train(options, settings, out, data, target, resume, "full", features, dtype, device, threads)
+    _train(options, settings, out, data, target, resume, "full", features, engine_name, weights, dtype, device, threads)
 
 
 def evaluate(
@@ -309,20 +344,25 @@ def _train(
     resume: bool,
     draft_vocabulary: str,
     features: str,
+    engine_name: str,
+    weights: str | None,
     dtype: str,
     device: str | None,
     threads: int | None,
 ) -> None:
+    from .decode.attach import check_engine
     from .hub import resolve
     from .train.commands import train_head
     from .train.training import TrainingOrder
 
     if features not in ("keep", "recompute"):
         raise ValueError(f"--features is keep or recompute, not {features!r}")
+    check_engine(engine_name, weights)
     size: str | int = int(draft_vocabulary) if draft_vocabulary.isdigit() else draft_vocabulary
     model, tokenizer = load_model(target, dtype, device, threads)
     order = TrainingOrder(
-        out, tuple(data), options, settings, size, features == "keep", resume, (target, resolve(target))
+        *(out, tuple(data), options, settings, size, features == "keep", engine_name, weights, resume),
+        target_name=(target, resolve(target)),
     )
     typer.echo(train_head(order, model, tokenizer))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from branchwise.cache import PagedCache, Snapshot
-from branchwise.cache.paged_cache import BLOCK_ROWS
+from branchwise.cache.paged_cache import BLOCK_ROWS, GROWTH
 
 pytestmark = pytest.mark.core
 
@@ -146,6 +146,17 @@ def test_no_more_is_allocated_than_the_limit_and_what_is_in_use_ask_for():
     assert cache.pool.shape[1] == 4
     cache.begin({lane: 5 * BLOCK_ROWS})
     assert cache.pool.shape[1] == 5, "what is in use may pass the limit"
+
+
+def test_lanes_that_join_one_by_one_are_not_copied_each_time():
+    cache = PagedCache(LAYERS, HEADS, WIDTH, torch.float64)
+    for _ in range(64):
+        lane = cache.open(expected_rows=2 * BLOCK_ROWS)
+        cache.begin({lane: 2 * BLOCK_ROWS})
+        cache.commit({lane: range(2 * BLOCK_ROWS)})
+    assert cache.growths < 15, "rows were copied again for almost every lane"
+    assert 128 <= cache.pool.shape[1] <= GROWTH * 128
+    cache.check_integrity()
 
 
 def test_turned_values_lie_column_by_column():

@@ -11,21 +11,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from training_rig import LENGTH, PROMPT_TOKENS, Listener, known_texts, learnable_target, write_known_texts
 
 from branchwise.decode import Speculator
 from branchwise.draft.block import BlockDrafter
 from branchwise.draft.eagle import EagleDrafter
 from branchwise.draft.medusa import MedusaDrafter
+from branchwise.train.batches import make_batch
 from branchwise.train.block import BlockOptions
+from branchwise.train.corpus import Piece
 from branchwise.train.disk import DiskFull
 from branchwise.train.eagle3 import Eagle3Options
+from branchwise.train.features import Computed
 from branchwise.train.identity import Identity, TargetMismatch
 from branchwise.train.medusa import MedusaOptions
 from branchwise.train.settings import TrainingSettings
-from branchwise.train.shards import DamagedShard, shard_path
+from branchwise.train.shards import ANSWER, CONTEXT, USER, DamagedShard, TokenSequence, shard_path
 from branchwise.train.training import TrainingOrder, train
 from branchwise.train.training_state import DamagedCheckpoint
+from compiler import NEEDS_COMPILER
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +152,37 @@ def test_kept_features_are_those_computed_each_time(target: tuple[Any, Any], dat
     second = train(computed, model, tokenizer, [2], Listener())
     assert np.allclose(first.acceptance, second.acceptance, atol=0.02)
     assert any("features of the data: " in line for line in listener.lines)
+
+
+@NEEDS_COMPILER
+def test_features_of_an_engine_are_the_models(target: tuple[Any, Any], tmp_path: Path) -> None:
+    model, tokenizer = target
+    data = tmp_path / "data"
+    data.mkdir()
+    write_known_texts(data, model, tokenizer)
+    options = Eagle3Options()
+    plain = train(order(tmp_path / "plain", data, options, steps=4), model, tokenizer, [2], Listener())
+    engine = order(tmp_path / "native", data, options, steps=4, engine="native", weights="f32")
+    assert np.allclose(plain.acceptance, train(engine, model, tokenizer, [2], Listener()).acceptance, atol=0.02)
+    kept = [load_file(path)["features"] for path in sorted(data.glob("features-*/shard-00000.safetensors"))]
+    assert len(kept) == 2, "features of one engine are not another's"
+    torch.testing.assert_close(*kept, atol=1e-4, rtol=1e-4)
+    assert json.loads((engine.out / "training.json").read_text())["features"] == "native f32"
+    with pytest.raises(ValueError, match="begun with features 'native f32', now it is 'transformers'"):
+        train(replace(engine, engine="transformers", weights=None, resume=True), model, tokenizer, [2], Listener())
+
+
+def test_what_tokens_count_for(target: tuple[Any, Any]) -> None:
+    model, _ = target
+    roles = np.array([CONTEXT, USER, USER, ANSWER], np.uint8)
+    pieces = [
+        Piece(0, 0, 0, TokenSequence(i, "", np.full(count, 7, np.int32), roles[:count]))
+        for i, count in ((0, 4), (1, 2))
+    ]
+    batch = make_batch(
+        pieces, Computed(model, ()), longest=9, question_weight=0.25, number=0, device=model.device, dtype=model.dtype
+    )
+    assert batch.weights.tolist() == [[0, 0.25, 0.25, 1], [0, 0.25, 0, 0]]
 
 
 def test_a_training_is_not_started_twice_nor_continued_as_another(

@@ -46,7 +46,9 @@ def batch_of(model: Any, method: Any, lengths: tuple[int, ...]) -> Batch:
         pieces.append(Piece(0, 0, 0, TokenSequence(number, "", tokens, roles)))
     source = Computed(model, method.feature_layers)
     method.module.double()
-    return make_batch(pieces, source, longest=99, number=0, device=torch.device("cpu"), dtype=torch.float64)
+    return make_batch(
+        pieces, source, longest=99, question_weight=0.5, number=0, device=torch.device("cpu"), dtype=torch.float64
+    )
 
 
 def shaken(method: Any) -> Any:
@@ -57,26 +59,35 @@ def shaken(method: Any) -> Any:
     return method
 
 
+#: anchors that are wanted in texts of 14, 9 and 6 tokens
+EVERY_ANCHOR = [(row, anchor) for row, length in enumerate((14, 9, 6)) for anchor in range(length - 4)]
+SOME_ANCHORS = [(0, 2), (0, 3), (0, 7), (2, 0), (2, 1)]
+
+
 @pytest.mark.parametrize("published_only", [False, True])
+@pytest.mark.parametrize("wanted", [EVERY_ANCHOR, SOME_ANCHORS], ids=["every anchor", "some anchors"])
 @torch.no_grad()
-def test_unrolled_steps_are_the_levels_of_a_draft(model: Any, published_only: bool) -> None:
+def test_unrolled_steps_are_the_levels_of_a_draft(
+    model: Any, published_only: bool, wanted: list[tuple[int, int]]
+) -> None:
     method = shaken(Eagle3Method(model, vocabulary(model, 40), Eagle3Options(3, published_only)))
-    lengths = (14, 9)
-    batch = batch_of(model, method, lengths)
-    steps = list(method._unrolled(batch))
-    for row, length in enumerate(lengths):
+    batch = batch_of(model, method, (14, 9, 6))
+    anchors = torch.zeros(3, 12, dtype=torch.bool)
+    anchors[tuple(zip(*wanted, strict=True))] = True
+    steps = list(method._unrolled(batch, anchors))
+    for row in range(3):
         tokens = batch.tokens[row].tolist()
         features = batch.features[row, :, :-1].flatten(1)
-        for anchor in range(length - 4):
+        for place, anchor in ((place, i) for place, (of, i) in enumerate(wanted) if of == row):
             lanes = HeadLanes(method.module)
             lane = lanes.open(40)
             # row t: the target's features at t, the token at t + 1
             committed = CommittedRows(tokens[1 : anchor + 2], features[: anchor + 1])
             lanes.read({lane: committed})
-            torch.testing.assert_close(steps[0][row, anchor], lanes._last.hidden[0, 0])
+            torch.testing.assert_close(steps[0][place], lanes._last.hidden[0, 0])
             for step in (1, 2):
                 lanes.extend({lane: [(tokens[anchor + 1 + step], 0)]}, 1)
-                torch.testing.assert_close(steps[step][row, anchor], lanes._last.hidden[0, 0])
+                torch.testing.assert_close(steps[step][place], lanes._last.hidden[0, 0])
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -128,14 +139,15 @@ def test_every_depth_learns_the_targets_law_after_its_own_prefix(model: Any, kin
         roles = torch.zeros(1, length, dtype=torch.long)
         said = anchor + 1 + depth if kind == "block" else anchor + 2 + depth
         roles[0, said] = ANSWER
-        one = Batch(batch.tokens, roles, (length,), batch.features, 0)
+        one = Batch(batch.tokens, roles, (roles == ANSWER).float(), (length,), batch.features, 0)
         if kind == "block":
             method._anchors = lambda _: torch.tensor([[anchor]])
             method._output = method._output.double()
             hidden = method._run(one, torch.tensor([[anchor]]))[0, 0, depth + 1]
             logits = torch.nn.functional.linear(hidden, model.get_output_embeddings().weight)
         elif "eagle3" in kind:
-            logits = method.module.logits(list(method._unrolled(one))[depth][0, anchor], depth)
+            alone = torch.arange(length - 2)[None] == anchor
+            logits = method.module.logits(list(method._unrolled(one, alone))[depth][0], depth)
         else:
             logits = method.module[depth](batch.features[0, anchor, -1])
         if depth and tokens[said] >= deep:

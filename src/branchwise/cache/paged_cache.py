@@ -103,7 +103,10 @@ class PagedCache:
         self._length[lane], self._blocks[lane] = 0, []
         wanted = self._blocks_for(expected_rows) - len(self._free)
         if wanted > 0:
-            self._grow(self.pool.shape[1] + wanted, needed=0)
+            blocks = self.pool.shape[1]
+            # beside other lanes by a share of what there is: otherwise every new lane would copy all those before it
+            spare = math.ceil(GROWTH * blocks) if len(self._length) > 1 else 0
+            self._grow(max(blocks + wanted, spare), needed=0)
         return lane
 
     def free(self, lane: int) -> None:

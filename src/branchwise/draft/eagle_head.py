@@ -104,7 +104,9 @@ class EagleHead(nn.Module):
             features = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
         return self.fc(features)
 
-    def forward(self, embeddings: Tensor, hidden: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self, embeddings: Tensor, hidden: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None
+    ) -> Tensor:
         """One step at every position.
 
         Args:
@@ -112,17 +114,19 @@ class EagleHead(nn.Module):
             hidden: ``[B, N, h]``, from `fuse` or from the step before.
             positions: ``[B, N]``, of the features.
             attend: see `Attend`.
+            rows: int64 ``[R]``, those of the N positions that are asked for; the last layer computes no more than keys
+                and values of the others. None: all of them.
 
         Returns:
-            ``[B, N, h]``: what the next step takes as ``hidden``, and `logits` as input.
+            ``[B, N or R, h]``: what the next step takes as ``hidden``, and `logits` as input.
         """
         turn = self.rotary(positions, hidden.dtype)
         if self.config.version == 1:
             hidden = self.fc(torch.cat((embeddings, hidden), dim=-1))
         for layer in self.layers:
-            hidden = layer(embeddings, hidden, turn, attend)
+            hidden = layer(embeddings, hidden, turn, attend, rows if layer is self.layers[-1] else None)
         if self.embedding_residual is not None:
-            hidden = hidden + self.embedding_residual(embeddings)
+            hidden = hidden + self.embedding_residual(_some(embeddings, rows))
         return self.norm(hidden) if self.norm is not None and self.config.norm_output else hidden
 
     def choices(self, level: int) -> int:
@@ -155,8 +159,10 @@ class HeadLayer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(h, eps)
         self.mlp = HeadMlp(config)
 
-    def forward(self, embeddings: Tensor, hidden: Tensor, turn: Turn, attend: Attend) -> Tensor:
-        """``[B, N, h]`` to ``[B, N, h]``."""
+    def forward(
+        self, embeddings: Tensor, hidden: Tensor, turn: Turn, attend: Attend, rows: Tensor | None = None
+    ) -> Tensor:
+        """``[B, N, h]`` to ``[B, N, h]``, or to ``[B, R, h]`` at some rows alone."""
         inputs = hidden
         if self.hidden_norm is not None and self.input_layernorm is not None:
             normed = self.hidden_norm(hidden)
@@ -164,7 +170,8 @@ class HeadLayer(nn.Module):
             hidden = normed if self.norm_before_residual else hidden
         elif self.input_layernorm is not None:
             inputs = self.input_layernorm(hidden)
-        hidden = hidden + self.self_attn(inputs, turn, lambda q, k, v: attend(self.index, q, k, v))
+        mixed = self.self_attn(inputs, turn, lambda q, k, v: attend(self.index, q, k, v), rows)
+        hidden = _some(hidden, rows) + mixed
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
@@ -182,16 +189,27 @@ class HeadAttention(nn.Module):
         self.q_norm = nn.RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
         self.k_norm = nn.RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
 
-    def forward(self, inputs: Tensor, turn: Turn, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-        """``[B, N, width]`` to ``[B, N, h]``."""
+    def forward(
+        self,
+        inputs: Tensor,
+        turn: Turn,
+        attend: Callable[[Tensor, Tensor, Tensor], Tensor],
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """``[B, N, width]`` to ``[B, N, h]``, or to ``[B, R, h]`` at some rows alone."""
         query, key, value = (
-            projection(inputs).unflatten(-1, (-1, self.head_dim))  # [B, N, H or K, D]
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
+            projection(read).unflatten(-1, (-1, self.head_dim))  # [B, N or R, H or K, D]
+            for projection, read in (
+                (self.q_proj, _some(inputs, rows)),
+                (self.k_proj, inputs),
+                (self.v_proj, inputs),
+            )
         )
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))  # [B, H or K, N, D]
-        mixed = attend(turn(query), turn(key), value)  # [B, H, N, D]
+        turned = (turn if rows is None else turn.at(rows))(query)
+        mixed = attend(turned, turn(key), value)  # [B, H, N or R, D]
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
 
@@ -208,3 +226,8 @@ class HeadMlp(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """``[B, N, h]`` to ``[B, N, h]``."""
         return self.down_proj(functional.silu(self.gate_proj(inputs)) * self.up_proj(inputs))
+
+
+def _some(values: Tensor, rows: Tensor | None) -> Tensor:
+    """Rows ``[B, R, ...]`` of ``[B, N, ...]``, or all."""
+    return values if rows is None else values[:, rows]

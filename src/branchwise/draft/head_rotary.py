@@ -68,6 +68,10 @@ class Turn:
         turned = (first * self._cos - second * self._sin, second * self._cos + first * self._sin)
         return torch.cat(turned, dim=-1)
 
+    def at(self, rows: Tensor) -> Turn:
+        """How to turn those of the positions, ``[R]`` of N, alone."""
+        return Turn(self._cos[:, :, rows], self._sin[:, :, rows])
+
 
 class HeadRotary:
     """Angles of a head's positions.

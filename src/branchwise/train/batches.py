@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .corpus import Piece
 from .features import FeatureSource
+from .shards import ANSWER, CONTEXT, USER
 
 #: sequences are sorted by length within groups of so many batches: little padding, and still a mixed order
 SORTED_BATCHES = 24
@@ -26,6 +27,7 @@ class Batch:
     Attributes:
         tokens: int64 ``[B, L]``.
         roles: int64 ``[B, L]``; padding has role `CONTEXT`.
+        weights: float32 ``[B, L]``: what each token counts for where it is to be drafted; 0 in padding.
         lengths: of the rows.
         features: ``[B, L, F, h]`` as `FeatureSource` gives them, in float32 or the dtype asked for; 0 in padding.
         number: of the step; seeds what a method draws by chance.
@@ -33,6 +35,7 @@ class Batch:
 
     tokens: Tensor
     roles: Tensor
+    weights: Tensor
     lengths: tuple[int, ...]
     features: Tensor
     number: int
@@ -114,6 +117,7 @@ def make_batch(
     source: FeatureSource,
     *,
     longest: int,
+    question_weight: float,
     number: int,
     device: torch.device,
     dtype: torch.dtype,
@@ -124,6 +128,7 @@ def make_batch(
         pieces: the sequences.
         source: of features.
         longest: longer sequences are cut here.
+        question_weight: what a token in the user's place counts for; one of an answer counts 1, the template nothing.
         number: see `Batch`.
         device: where the head is.
         dtype: of the features in the batch.
@@ -137,4 +142,6 @@ def make_batch(
         tokens[row, :length] = torch.from_numpy(piece.sequence.tokens[:length].astype("int64"))
         roles[row, :length] = torch.from_numpy(piece.sequence.roles[:length].astype("int64"))
         features[row, :length] = rows[row].to(device=device, dtype=dtype)
-    return Batch(tokens.to(device), roles.to(device), lengths, features, number)
+    weights = torch.zeros(3)
+    weights[[CONTEXT, USER, ANSWER]] = torch.tensor([0.0, question_weight, 1.0])
+    return Batch(tokens.to(device), roles.to(device), weights[roles].to(device), lengths, features, number)

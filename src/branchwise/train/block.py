@@ -33,7 +33,7 @@ from .batches import Batch
 from .draft_vocabulary import DraftVocabulary
 from .eagle3 import rope_of
 from .initial import seeded, start_norm
-from .method import Group, Losses, decayed, role_weights, save_weights
+from .method import Group, Losses, decayed, save_weights
 from .shards import ANSWER
 from .soft_loss import weighted_loss
 from .target_head import TargetHead
@@ -107,7 +107,7 @@ class BlockMethod:
         final = batch.features[:, :, -1]
         for ahead in range(1, self.depths + 1):
             said, there = self._at(batch.tokens, anchors + ahead), anchors + ahead < batch.tokens.shape[1]
-            weights = role_weights(self._at(batch.roles, anchors + ahead)) * there * (self._target.row_of[said] >= 0)
+            weights = self._at(batch.weights, anchors + ahead) * there * (self._target.row_of[said] >= 0)
             chosen = weights > 0
             logits = self._logits(hidden[:, :, ahead][chosen])  # [n, D]
             asked = self._target.logits(self._at(final, anchors + ahead - 1)[chosen])  # [n, D]
@@ -170,7 +170,7 @@ class BlockMethod:
     def _anchors(self, batch: Batch) -> Tensor:
         """Places ``[B, A]`` whose next token somebody wrote, drawn anew for every step."""
         chance = torch.Generator().manual_seed(self._seed * 1_000_003 + batch.number)
-        weights = role_weights(batch.roles[:, 1:]).cpu() + 1e-9  # a text without any draws anywhere, and counts nothing
+        weights = batch.weights[:, 1:].cpu() + 1e-9  # a text without any draws anywhere, and counts nothing
         weights = weights * (torch.arange(1, batch.tokens.shape[1]) < torch.tensor(batch.lengths)[:, None])
         count = min(self._options.anchors, weights.shape[1])
         drawn = torch.multinomial(weights, count, generator=chance, replacement=True)

@@ -33,7 +33,7 @@ from ..draft.head_rotary import ROPE_TYPES
 from .batches import Batch
 from .draft_vocabulary import DraftVocabulary
 from .initial import seeded, start_norm
-from .method import Group, Losses, decayed, role_weights, save_weights
+from .method import Group, Losses, decayed, save_weights
 from .shards import ANSWER
 from .soft_loss import weighted_loss
 from .target_head import TargetHead
@@ -106,15 +106,15 @@ class Eagle3Method:
         """See `Method.losses`."""
         total = torch.zeros((), device=batch.tokens.device)
         by_depth = []
-        final = batch.features[:, :, -1]  # [B, L, h]
-        for step, hidden in enumerate(self._unrolled(batch)):
-            said = self._shifted(batch.tokens, step + 2)  # [B, A]
-            rows, count = self._target.row_of[said], self.module.choices(step)
-            weights = role_weights(self._shifted(batch.roles, step + 2)) * ((rows >= 0) & (rows < count))
+        counts = torch.stack([self._shifted(batch.weights, step + 2) for step in range(self.depths)])  # [S, B, A]
+        anchors = counts.amax(dim=0) > 0
+        for step, hidden in enumerate(self._unrolled(batch, anchors)):
+            rows, count = self._target.row_of[self._shifted(batch.tokens, step + 2)[anchors]], self.module.choices(step)
+            weights = counts[step][anchors] * ((rows >= 0) & (rows < count))  # [R]
             chosen = weights > 0
             logits = self.module.logits(hidden[chosen], step)  # [n, count]
-            asked = self._target.logits(self._shifted(final, step + 1)[chosen], count)  # [n, count]
-            loss = weighted_loss(logits, asked, weights[chosen])
+            final = self._shifted(batch.features[:, :, -1], step + 1)[anchors][chosen]  # [n, h]
+            loss = weighted_loss(logits, self._target.logits(final, count), weights[chosen])
             total = total + DEPTH_DECAY**step * loss
             by_depth.append(float(loss.detach()))
         return Losses(total, tuple(by_depth))
@@ -122,12 +122,12 @@ class Eagle3Method:
     @torch.no_grad()
     def hits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """See `Method.hits`; measured at the anchors of answers."""
-        measured = self._shifted(batch.roles, 2) == ANSWER
+        anchors = self._shifted(batch.roles, 2) == ANSWER
         hits, exists = [], []
-        for step, hidden in enumerate(self._unrolled(batch)):
-            best = self._target.ids[self.module.logits(hidden[measured], step).argmax(dim=-1)]
-            hits.append(best == self._shifted(batch.tokens, step + 2)[measured])
-            exists.append(self._shifted(batch.roles, step + 2)[measured] == ANSWER)
+        for step, hidden in enumerate(self._unrolled(batch, anchors)):
+            best = self._target.ids[self.module.logits(hidden, step).argmax(dim=-1)]
+            hits.append(best == self._shifted(batch.tokens, step + 2)[anchors])
+            exists.append(self._shifted(batch.roles, step + 2)[anchors] == ANSWER)
         return torch.stack(hits, dim=1), torch.stack(exists, dim=1)
 
     def export(self, folder: Path) -> None:
@@ -142,19 +142,30 @@ class Eagle3Method:
         tensors |= {"d2t": ids - torch.arange(len(ids)), "t2d": known}
         save_weights(folder, eagle3_config_file(self.module.config, dtype), tensors)
 
-    def _unrolled(self, batch: Batch) -> Iterator[Tensor]:
-        """Hidden states ``[B, A, h]`` that every step gives, A = L - 2 anchors."""
-        head = self.module
-        anchors = batch.tokens.shape[1] - 2
-        positions = torch.arange(anchors, device=batch.tokens.device).expand(len(batch.tokens), -1)  # [B, A]
+    def _unrolled(self, batch: Batch, anchors: Tensor) -> Iterator[Tensor]:
+        """Hidden states ``[R, h]`` that every step gives at the anchors wanted, sequence by sequence.
+
+        Sequences lie one behind another without padding. Of anchors that are not wanted only the keys and values of
+        step 0 are computed, where a later one sees them.
+
+        Args:
+            batch: the texts.
+            anchors: bool ``[B, A]``, A = L - 2, with R of them true.
+        """
+        head, dtype = self.module, batch.features.dtype
+        seen = anchors.flip(1).cummax(dim=1).values.flip(1)  # up to each sequence's last, K in all
+        attend = _UnrolledAttention(anchors, seen)
+        positions = torch.arange(anchors.shape[1], device=anchors.device).expand_as(anchors)  # [B, A]
         # in the batch's own type also under autocast, so that the residual adds up in float32
-        hidden = head.fuse(batch.features[:, :anchors, :-1].flatten(2)).to(batch.features.dtype)
-        attend = _UnrolledAttention()
+        hidden = head.fuse(batch.features[:, : anchors.shape[1], :-1][seen].flatten(1)).to(dtype)[None]  # [1, K, h]
+        read, rows = seen, anchors[seen].nonzero()[:, 0]
         for step in range(self.depths):
-            embeddings = head.embed(self._shifted(batch.tokens, step + 1)).to(batch.features.dtype)
-            hidden = head(embeddings, hidden, positions + step, attend)
+            embeddings = head.embed(self._shifted(batch.tokens, step + 1)[read])[None].to(dtype)
+            places = positions[read][None] + step
+            hidden = head(embeddings, hidden, places, attend, rows if step == 0 else None)  # [1, R, h]
             attend.next_step()
-            yield hidden
+            yield hidden[0]
+            read = anchors
 
     @staticmethod
     def _shifted(values: Tensor, by: int) -> Tensor:
@@ -167,39 +178,49 @@ class Eagle3Method:
 class _UnrolledAttention:
     """`Attend` over the steps so far: all of step 0 up to the anchor, then the anchor's own rows of later steps.
 
-    The mask of step 2 for three anchors, columns step 0 | step 1 | step 2::
+    The mask of step 2 in a sequence with anchors 1 and 2 wanted, columns step 0 | step 1 | step 2::
 
-        1 . .   1 . .   1 . .
-        1 1 .   . 1 .   . 1 .
-        1 1 1   . . 1   . . 1
+        1 1 .   1 .   1 .
+        1 1 1   . 1   . 1
+
+    Args:
+        wanted: bool ``[B, A]``, the R anchors whose queries come, and which have rows in later steps.
+        seen: bool ``[B, A]``, the K anchors that have rows in step 0.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Tensor, seen: Tensor) -> None:
         self._rows: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._step = 0
-        self._mask: Tensor | None = None
+        self._queries, self._keys = wanted.sum(dim=1).tolist(), seen.sum(dim=1).tolist()
+        places = wanted.nonzero()[:, 1].split(self._queries)  # of each sequence [r]
+        # of each sequence [r, k]
+        self._earlier = [
+            torch.arange(count, device=place.device) <= place[:, None]
+            for place, count in zip(places, self._keys, strict=True)
+        ]
 
     def next_step(self) -> None:
         """The next calls belong to the next step."""
         self._step += 1
-        self._mask = None
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         rows = self._rows.setdefault(layer, [])
         rows.append((key, value))
-        grouped = key.shape[1] < query.shape[1]
-        if not self._step:
-            return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
-        keys, values = (torch.cat(parts, dim=2) for parts in zip(*rows, strict=True))  # [B, K, (s + 1) A, D]
-        mask = self._visible(query.shape[2], query.device)
-        return scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=grouped)
-
-    def _visible(self, anchors: int, device: torch.device) -> Tensor:
-        if self._mask is None:
-            square = torch.ones(anchors, anchors, dtype=torch.bool, device=device)
-            own = torch.eye(anchors, dtype=torch.bool, device=device)
-            self._mask = torch.cat([square.tril(), *[own] * self._step], dim=1)
-        return self._mask
+        counts = [self._keys, *[self._queries] * self._step]
+        keys, values = (
+            [part.split(count, dim=2) for part, count in zip(parts, counts, strict=True)]
+            for parts in zip(*rows, strict=True)
+        )
+        mixed = [query[:, :, :0]]
+        for i, asked in enumerate(query.split(self._queries, dim=2)):
+            if not self._queries[i]:
+                continue
+            own = torch.eye(self._queries[i], dtype=torch.bool, device=query.device)
+            mask = torch.cat([self._earlier[i], *[own] * self._step], dim=1)  # [r, k + s r]
+            key, value = (torch.cat([part[i] for part in parts], dim=2) for parts in (keys, values))
+            grouped = key.shape[1] < query.shape[1]
+            mixed.append(scaled_dot_product_attention(asked, key, value, attn_mask=mask, enable_gqa=grouped))
+        return torch.cat(mixed, dim=2)
 
 
 def default_feature_layers(model: PreTrainedModel) -> tuple[int, ...]:

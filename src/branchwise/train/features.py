@@ -1,6 +1,6 @@
 """The target's hidden states of the training sequences, by teacher forcing: computed when asked for, or kept on disk.
 
-Knows the target as a transformers model that it only reads. Knows no head.
+Knows the target as a transformers model that it only reads, or as an engine runs it. Knows no head.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..target import Target
 from .corpus import Corpus, Piece
 from .disk import DiskFull, require_room, write_whole
 from .identity import Identity
 from .progress import Progress
 from .shards import DamagedShard, read_shard
 
-#: tokens per forward of the target, padding included
-FORWARD_TOKENS = 4096
+#: tokens per forward of the target, padding included: as many as keep a graphics card busy, and on a processor no more
+#: than its caches hold the activations of
+FORWARD_TOKENS = {"cpu": 1024}
+OTHER_FORWARD_TOKENS = 4096
 #: opened files of cached features
 OPEN_FILES = 64
 
@@ -34,9 +37,13 @@ class FeatureSource(Protocol):
 
     #: hidden states, as numbered in `TargetOutput.features`, in the order of the columns; the last is the final one
     layers: tuple[int, ...]
+    #: of the features it gives
+    dtype: torch.dtype
+    #: what computes them, where that changes them in their last digits
+    engine: str
 
     def get(self, pieces: Sequence[Piece]) -> list[Tensor]:
-        """Per piece ``[L, F, h]``, in the target's dtype, on the CPU or where the target is."""
+        """Per piece ``[L, F, h]`` on the CPU or where the target is."""
         ...
 
 
@@ -50,17 +57,20 @@ class Computed:
 
     def __init__(self, model: PreTrainedModel, layers: Sequence[int]) -> None:
         self._model = model
-        self.layers = (*layers, int(model.config.get_text_config().num_hidden_layers))
+        self.layers = _with_final(model, layers)
+        self.dtype = model.dtype
+        self.engine = "transformers"
         self._device = model.get_input_embeddings().weight.device
 
     def get(self, pieces: Sequence[Piece]) -> list[Tensor]:
         """See `FeatureSource.get`."""
         found: dict[int, Tensor] = {}
+        most = FORWARD_TOKENS.get(self._device.type, OTHER_FORWARD_TOKENS)
         # texts of like length share a forward, so that little is computed for padding
         order = sorted(range(len(pieces)), key=lambda place: len(pieces[place]))
         while order:
             batch = [order.pop()]
-            while order and len(pieces[batch[0]]) * (len(batch) + 1) <= FORWARD_TOKENS:
+            while order and len(pieces[batch[0]]) * (len(batch) + 1) <= most:
                 batch.append(order.pop())
             for place, rows in zip(batch, self._forward([pieces[place] for place in batch]), strict=True):
                 found[place] = rows
@@ -79,6 +89,40 @@ class Computed:
         return [rows[row, :length].clone() for row, length in enumerate(lengths)]
 
 
+class Fed:
+    """Asks an engine each time, text by text: features as a head meets them where that engine runs the target.
+
+    Args:
+        target: on its engine.
+        model: the same target.
+        layers: hidden states wanted besides the final one.
+        engine: its name, with the format of its weights.
+    """
+
+    dtype = torch.float32
+
+    def __init__(self, target: Target, model: PreTrainedModel, layers: Sequence[int], engine: str) -> None:
+        self._target = target
+        self.layers = _with_final(model, layers)
+        self.engine = engine
+
+    def get(self, pieces: Sequence[Piece]) -> list[Tensor]:
+        """See `FeatureSource.get`."""
+        return [self._fed(piece) for piece in pieces]
+
+    def _fed(self, piece: Piece) -> Tensor:
+        lane = self._target.open(len(piece))
+        try:
+            made = self._target.feed(lane, piece.sequence.tokens.tolist(), self.layers)
+        finally:
+            self._target.free(lane)
+        return torch.stack([made[layer].float() for layer in self.layers], dim=1)  # [L, F, h]
+
+
+def _with_final(model: PreTrainedModel, layers: Sequence[int]) -> tuple[int, ...]:
+    return (*layers, int(model.config.get_text_config().num_hidden_layers))
+
+
 class Kept:
     """Computes the features of a whole shard once and keeps them in a folder beside the data.
 
@@ -86,16 +130,14 @@ class Kept:
         source: computes them.
         corpus: whose shards.
         target: the features are for this one alone.
-        dtype: of the target.
     """
 
-    def __init__(self, source: Computed, corpus: Corpus, target: Identity, dtype: torch.dtype) -> None:
+    def __init__(self, source: FeatureSource, corpus: Corpus, target: Identity) -> None:
         self._source = source
-        self.layers = source.layers
+        self.layers, self.dtype, self.engine = source.layers, source.dtype, source.engine
         self._corpus = corpus
-        self._dtype = dtype
         self._width = target.hidden_size
-        key = hashlib.sha256(f"{target} {self.layers} {dtype}".encode()).hexdigest()[:12]
+        key = hashlib.sha256(f"{target} {self.layers} {self.dtype} {self.engine}".encode()).hexdigest()[:12]
         self._folders = [folder / f"features-{key}" for folder in corpus.folders]
         self._open: OrderedDict[Path, Any] = OrderedDict()
 
@@ -105,7 +147,7 @@ class Kept:
         for piece in (*self._corpus.training, *self._corpus.held_out):
             path = self._path(piece)
             lengths[path] = max(lengths.get(path, 0), piece.start + len(piece))
-        row_bytes = len(self.layers) * self._width * self._dtype.itemsize
+        row_bytes = len(self.layers) * self._width * self.dtype.itemsize
         return sum(length * row_bytes for path, length in lengths.items() if not path.exists())
 
     def announce(self, progress: Progress) -> None:

@@ -184,6 +184,7 @@ class Trainer:
             pieces,
             self._source,
             longest=self.settings.longest,
+            question_weight=self.settings.question_weight,
             number=number,
             device=self._device,
             dtype=self._dtype,

@@ -19,7 +19,7 @@ from ..draft.medusa_head import MedusaHeads, ResidualBlock
 from .batches import Batch
 from .draft_vocabulary import DraftVocabulary
 from .initial import seeded
-from .method import Group, Losses, decayed, role_weights, save_weights
+from .method import Group, Losses, decayed, save_weights
 from .shards import ANSWER
 from .soft_loss import weighted_loss
 from .target_head import TargetHead
@@ -101,7 +101,7 @@ class MedusaMethod:
         by_depth = []
         for depth, head in enumerate(self.module):
             said = batch.tokens[:, depth + 2 :]  # [B, A]
-            weights = role_weights(batch.roles[:, depth + 2 :]) * (self._target.row_of[said] >= 0)
+            weights = batch.weights[:, depth + 2 :] * (self._target.row_of[said] >= 0)
             chosen = weights > 0
             logits = head(final[:, : said.shape[1]][chosen])  # [n, D]
             asked = self._target.logits(final[:, depth + 1 : -1][chosen])  # [n, D]

@@ -16,10 +16,6 @@ from torch import Tensor, nn
 
 from .batches import Batch
 from .disk import write_json, write_whole
-from .shards import ANSWER, CONTEXT, USER
-
-#: what a position counts for, by the role of the token to be drafted
-ROLE_WEIGHTS = {CONTEXT: 0.0, USER: 0.5, ANSWER: 1.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,12 +98,6 @@ def acceptance(hits: Tensor, exists: Tensor) -> list[float]:
         shares.append(int((asked & hits[:, depth]).sum()) / count if count else 0.0)
         alive = asked & hits[:, depth]
     return shares
-
-
-def role_weights(roles: Tensor) -> Tensor:
-    """Float ``[...]`` weights of positions whose token to be drafted has these roles."""
-    table = torch.tensor([ROLE_WEIGHTS[role] for role in sorted(ROLE_WEIGHTS)], device=roles.device)
-    return table[roles]
 
 
 def decayed(parameters: Sequence[nn.Parameter], scale: float = 1.0, decay: float = 0.01) -> list[Group]:

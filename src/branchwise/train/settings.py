@@ -23,6 +23,8 @@ class TrainingSettings:
         clip: largest norm of a gradient.
         ema: decay of the average of the weights that is kept beside them and exported, 0 for none.
         seed: of initial weights, order and anchors.
+        question_weight: what a token in the user's place counts for, beside 1 of an answer's; with 0 answers alone are
+            learned, which costs less where prompts are long.
     """
 
     steps: int | None = None
@@ -36,6 +38,7 @@ class TrainingSettings:
     clip: float = 1.0
     ema: float = 0.0
     seed: int = 0
+    question_weight: float = 0.5
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.seconds is None):
@@ -44,6 +47,8 @@ class TrainingSettings:
             raise ValueError("a training needs at least 1 step or more than 0 minutes")
         if not 0 <= self.ema < 1:
             raise ValueError(f"ema must lie in [0, 1), got {self.ema}")
+        if not 0 <= self.question_weight <= 1:
+            raise ValueError(f"question-weight must lie in [0, 1], got {self.question_weight}")
         for name in ("batch_tokens", "accumulate", "warm_up"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name.replace('_', '-')} must be >= 1, got {getattr(self, name)}")

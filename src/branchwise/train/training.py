@@ -17,13 +17,14 @@ import torch
 from transformers import PreTrainedModel
 
 from ..bench.provenance import model_facts, provenance
+from ..decode.attach import as_target
 from ..draft.eagle_load import drafted_tokens
 from .block import BlockMethod, BlockOptions
 from .corpus import Corpus, read_corpus
 from .disk import write_json
 from .draft_vocabulary import DraftVocabulary, choose_vocabulary
 from .eagle3 import Eagle3Method, Eagle3Options
-from .features import Computed, FeatureSource, Kept
+from .features import Computed, FeatureSource, Fed, Kept
 from .identity import Identity
 from .loop import Trainer
 from .medusa import MedusaMethod, MedusaOptions
@@ -48,6 +49,7 @@ class TrainingOrder:
         settings: of the training.
         draft_vocabulary: ``"auto"``, ``"full"`` or a number of tokens.
         keep_features: on disk beside the data; otherwise the target computes them for every batch.
+        engine, weights: what computes them, as for `Speculator`.
         resume: go on from the checkpoint, if there is one.
         target_name: as the user calls the target, and where it was found; for the record.
     """
@@ -58,6 +60,8 @@ class TrainingOrder:
     settings: TrainingSettings
     draft_vocabulary: str | int = "auto"
     keep_features: bool = True
+    engine: str = "transformers"
+    weights: str | None = None
     resume: bool = False
     target_name: tuple[str, str] = ("", "")
 
@@ -127,6 +131,10 @@ def make_method(options: Options, model: PreTrainedModel, vocabulary: DraftVocab
     return MedusaMethod(model, vocabulary, options, seed)
 
 
+def _engine_name(order: TrainingOrder) -> str:
+    return " ".join(filter(None, (order.engine, order.weights)))
+
+
 def _kind(options: Options) -> str:
     return type(options).__name__.removesuffix("Options").lower()
 
@@ -139,10 +147,13 @@ def _source(
     method: Method,
     progress: Progress,
 ) -> FeatureSource:
-    computed = Computed(model, method.feature_layers)
+    computed: FeatureSource = Computed(model, method.feature_layers)
+    if order.engine != "transformers":
+        target = as_target(model, order.engine, order.weights)
+        computed = Fed(target, model, method.feature_layers, _engine_name(order))
     if not order.keep_features:
         return computed
-    kept = Kept(computed, corpus, identity, model.dtype)
+    kept = Kept(computed, corpus, identity)
     kept.announce(progress)
     return kept
 
@@ -177,6 +188,7 @@ def _about(
         "vocabulary": torch.from_numpy(vocabulary.ids),
         "coverage": [vocabulary.training_coverage, vocabulary.held_out_coverage],
         "deep": vocabulary.deep,
+        "features": _engine_name(order),
         "autocast": autocast,
     }
 
@@ -192,8 +204,8 @@ def _check_continuation(order: TrainingOrder, identity: Identity, state: Trainin
             f"{order.out} holds the training of a head of kind {about['kind']}, not {_kind(order.options)}"
         )
     identity.require_same(Identity.from_dict(about["target"]), f"the training in {order.out}")
-    now = {**asdict(order.options), **order.settings.as_dict()}
-    then = {**about["options"], **about["settings"]}
+    now = {**asdict(order.options), **order.settings.as_dict(), "features": _engine_name(order)}
+    then = {**about["options"], **about["settings"], "features": about.get("features")}
     for name in sorted({*now, *then}):
         if now.get(name) != then.get(name):
             raise ValueError(
@@ -221,6 +233,7 @@ def _export(
             "coverage": about["coverage"],
         },
         "bfloat16": about["autocast"],
+        "features": about["features"],
         "data": [folder.name for folder in order.data],
         "target": about["target"],
         "provenance": provenance(model=model_facts(*order.target_name, model)),
