@@ -86,3 +86,22 @@ def test_a_handle_has_one_step_for_every_run_of_tokens():
         assert len(handle.seconds) == len(handle.records)
         assert handle.result(timeout=0).records == tuple(handle.records)
         assert replace(handle.records[0]).output is None, "tensors of a step are not kept"
+
+
+class SlowLearner(SharedBudget):
+    """Learning takes it a thousand seconds."""
+
+    spent = 0.0
+
+    def learn_shares(self, *what):
+        self.spent += 1000.0
+        super().learn_shares(*what)
+
+
+def test_the_seconds_of_a_step_hold_what_the_budget_takes_to_learn():
+    policy, looks = SlowLearner(table=FLAT), count()
+    engine = small_engine(drafter=RandomTrees(), budget=policy, clock=lambda: policy.spent + next(looks))
+    handle = engine.submit(request(3))
+    run(engine)
+    assert outputs([handle]) == [alone(3, None)]
+    assert all(1000 < step.other < 1100 for step in handle.seconds)
