@@ -27,7 +27,16 @@ from branchwise.train.features import Computed
 from branchwise.train.identity import Identity, TargetMismatch
 from branchwise.train.medusa import MedusaOptions
 from branchwise.train.settings import TrainingSettings
-from branchwise.train.shards import ANSWER, CONTEXT, USER, DamagedShard, TokenSequence, shard_path
+from branchwise.train.shards import (
+    ANSWER,
+    CONTEXT,
+    USER,
+    DamagedShard,
+    Manifest,
+    TokenSequence,
+    shard_path,
+    write_shard,
+)
 from branchwise.train.training import TrainingOrder, train
 from branchwise.train.training_state import DamagedCheckpoint
 from compiler import NEEDS_COMPILER
@@ -170,6 +179,19 @@ def test_features_of_an_engine_are_the_models(target: tuple[Any, Any], tmp_path:
     assert json.loads((engine.out / "training.json").read_text())["features"] == "native f32"
     with pytest.raises(ValueError, match="begun with features 'native f32', now it is 'transformers'"):
         train(replace(engine, engine="transformers", weights=None, resume=True), model, tokenizer, [2], Listener())
+
+
+def test_data_without_anything_to_learn_are_refused(target: tuple[Any, Any], tmp_path: Path) -> None:
+    model, tokenizer = target
+    data = tmp_path / "data"
+    data.mkdir()
+    Manifest(Identity.of(model, tokenizer), {}).write(data)
+    users = [TokenSequence(n, "", np.full(9, 7, np.int32), np.full(9, USER, np.uint8)) for n in range(256)]
+    write_shard(data, 0, users)
+    wanted = order(tmp_path / "out", data, Eagle3Options(), steps=1, draft_vocabulary="full", question_weight=0.0)
+    with pytest.raises(ValueError, match="the data hold no answers, and with question-weight 0"):
+        train(wanted, model, tokenizer, [2], Listener())
+    train(replace(wanted, settings=replace(wanted.settings, question_weight=0.5)), model, tokenizer, [2], Listener())
 
 
 def test_what_tokens_count_for(target: tuple[Any, Any]) -> None:

@@ -12,7 +12,7 @@ from ..attention.native import NativeUnavailable
 from ..cache import PagedCache, TreeCache
 from .eagle_head import EagleHead
 from .head_lanes import Candidates, CommittedRows, HeadLanes
-from .native_head import MOST_CANDIDATES, WEIGHTS, head_library, why_not_native
+from .native_head import MOST_CANDIDATES, head_library, why_not_native
 from .native_lanes import NativeLanes
 
 ENGINES = ("auto", "native", "torch")
@@ -70,4 +70,4 @@ def lanes_for(
         can = attention == "auto" and wanted <= MOST_CANDIDATES
         can = can and why_not_native(head) is None and head_library().is_fast
         engine = "native" if can else "torch"
-    return NativeLanes(head, weights or WEIGHTS) if engine == "native" else HeadLanes(head, attention)
+    return NativeLanes(head, weights) if engine == "native" else HeadLanes(head, attention)

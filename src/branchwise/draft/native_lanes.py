@@ -16,7 +16,7 @@ import torch
 from ..cache import PagedCache
 from .eagle_head import EagleHead
 from .head_lanes import Candidates, CommittedRows
-from .native_head import WEIGHTS, NativeHead
+from .native_head import NativeHead
 
 #: rows of a block of the cache: as many keys as attention takes at once
 _PAGE_ROWS = 256
@@ -56,7 +56,7 @@ class NativeLanes:
 
     engine = "native"
 
-    def __init__(self, head: EagleHead, weights: str = WEIGHTS) -> None:
+    def __init__(self, head: EagleHead, weights: str | None = None) -> None:
         self.head = head
         self.native = NativeHead(head, page_rows=_PAGE_ROWS, weights=weights)
         config = head.config

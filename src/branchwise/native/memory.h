@@ -18,6 +18,19 @@ static float *reserve(size_t floats) {
     return memory;
 }
 
+/* places of so many floats each, one after another and 64 bytes aligned, in what `reserve` gives; 0 when there is none */
+static int reserve_places(const int64_t *sizes, int count, float **places) {
+    int64_t all = 0;
+    for (int i = 0; i < count; i++) all += padded(sizes[i], 16);
+    float *memory = reserve(all);
+    if (!memory) return 0;
+    for (int i = 0; i < count; i++) {
+        places[i] = memory;
+        memory += padded(sizes[i], 16);
+    }
+    return 1;
+}
+
 /* memory of one call, given out from front to end */
 typedef struct {
     char *memory;

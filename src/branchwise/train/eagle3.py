@@ -153,9 +153,10 @@ class Eagle3Method:
             anchors: bool ``[B, A]``, A = L - 2, with R of them true.
         """
         head, dtype = self.module, batch.features.dtype
-        seen = anchors.flip(1).cummax(dim=1).values.flip(1)  # up to each sequence's last, K in all
-        attend = _UnrolledAttention(anchors, seen)
         positions = torch.arange(anchors.shape[1], device=anchors.device).expand_as(anchors)  # [B, A]
+        # each sequence's up to the last that is wanted, K in all
+        seen = positions < ((positions + 1) * anchors).amax(dim=1, keepdim=True)  # [B, A]
+        attend = _UnrolledAttention(anchors, seen)
         # in the batch's own type also under autocast, so that the residual adds up in float32
         hidden = head.fuse(batch.features[:, : anchors.shape[1], :-1][seen].flatten(1)).to(dtype)[None]  # [1, K, h]
         read, rows = seen, anchors[seen].nonzero()[:, 0]

@@ -99,11 +99,10 @@ class Fed:
         engine: its name, with the format of its weights.
     """
 
-    dtype = torch.float32
-
     def __init__(self, target: Target, model: PreTrainedModel, layers: Sequence[int], engine: str) -> None:
         self._target = target
         self.layers = _with_final(model, layers)
+        self.dtype = model.dtype
         self.engine = engine
 
     def get(self, pieces: Sequence[Piece]) -> list[Tensor]:
@@ -116,7 +115,7 @@ class Fed:
             made = self._target.feed(lane, piece.sequence.tokens.tolist(), self.layers)
         finally:
             self._target.free(lane)
-        return torch.stack([made[layer].float() for layer in self.layers], dim=1)  # [L, F, h]
+        return torch.stack([made[layer].to(self.dtype) for layer in self.layers], dim=1)  # [L, F, h]
 
 
 def _with_final(model: PreTrainedModel, layers: Sequence[int]) -> tuple[int, ...]:

@@ -95,7 +95,8 @@ def train(
     """Trains a head to the end.
 
     Raises:
-        ValueError: a training lies there that is not to be continued, or not this one; says what differs.
+        ValueError: a training lies there that is not to be continued, or not this one; says what differs. Or there is
+            nothing to learn.
         TargetMismatch, DamagedShard, DamagedCheckpoint, DiskFull: see there.
     """
     identity = Identity.of(model, tokenizer)
@@ -105,6 +106,11 @@ def train(
         if state is not None:
             _check_continuation(order, identity, state)
         corpus = read_corpus(order.data, identity, shards=state.about["shards"] if state is not None else None)
+        if not corpus.answer_tokens and not order.settings.question_weight:
+            raise ValueError(
+                "the data hold no answers, and with question-weight 0 nothing else is learned: leave it at 0.5, or let "
+                "the target answer (branchwise train data)"
+            )
         vocabulary = _vocabulary(order, model, corpus, identity, stops, state)
         progress.say(_describe(corpus))
         progress.say(vocabulary.describe())

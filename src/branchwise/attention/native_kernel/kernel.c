@@ -235,17 +235,11 @@ static task task_of(const call *c, int64_t number, int tiles) {
 
 /* gives a task its memory and its queries; 0 when there is no memory */
 static int begin_task(task *t) {
-    size_t sizes[6] = {t->depth_words * t->queries, BLOCK * t->queries,      BLOCK / 2 * t->queries,
-                       BLOCK / 2 * t->queries,      BLOCK * t->depth_words, BLOCK * t->value_width};
-    size_t all = 0;
-    for (int i = 0; i < 6; i++) all += padded(sizes[i], 16);
-    float *memory = reserve(all);
-    if (!memory) return 0;
-    float **places[6] = {&t->s.queries, &t->s.scores, &t->s.weights, &t->s.turned, &t->s.keys, &t->s.values};
-    for (int i = 0; i < 6; i++) {
-        *places[i] = memory;
-        memory += padded(sizes[i], 16);
-    }
+    int64_t sizes[6] = {t->depth_words * t->queries, BLOCK * t->queries,      BLOCK / 2 * t->queries,
+                        BLOCK / 2 * t->queries,      BLOCK * t->depth_words, BLOCK * t->value_width};
+    float *places[6];
+    if (!reserve_places(sizes, 6, places)) return 0;
+    t->s = (scratch){places[0], places[1], places[2], places[3], places[4], places[5]};
     memset(t->mixed, 0, 4 * t->queries * t->value_width);
     for (int64_t m = 0; m < t->queries; m++) {
         t->largest[m] = LEAST;

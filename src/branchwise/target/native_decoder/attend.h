@@ -205,14 +205,8 @@ static int make_room(const unit *u, const heads *h, room *r, float **more) {
     int64_t tail_numbers = padded(h->dim, 8) * tail_rows, wide = widens(h);
     int64_t sizes[] = {LANES * u->groups * words_of(h), LANES * SPAN,        LANES * tail_rows,          LANES * SPAN / 2,
                        tail_numbers,                    wide * tail_numbers, wide * 2 * SPAN * h->dim, u->groups * sums_floats(h)};
-    float *places[8], *memory;
-    int64_t all = 0;
-    for (int i = 0; i < 8; i++) all += padded(sizes[i], 16);
-    if (!(memory = reserve(all))) return 0;
-    for (int i = 0; i < 8; i++) {
-        places[i] = memory;
-        memory += padded(sizes[i], 16);
-    }
+    float *places[8];
+    if (!reserve_places(sizes, 8, places)) return 0;
     *r = (room){places[0], places[1], places[2], (int32_t *)places[3], places[4], places[5], places[6]};
     *more = places[7];
     return 1;
