@@ -116,6 +116,8 @@ def test_a_training_begins_where_an_earlier_head_ended(target: tuple[Any, Any], 
     options = Eagle3Options(start=str(first.out))
     more = order(tmp_path / "more", data, options, steps=1, learning_rate=1e-6, draft_vocabulary=48)
     assert train(more, model, tokenizer, [2], Listener()).acceptance == pytest.approx(known, abs=0.02)
+    record = (more.out / "training.json").read_text()
+    assert json.loads(record)["options"]["start"] == "first" and str(tmp_path) not in record
 
     other = replace(more, out=tmp_path / "other", options=replace(options, published_only=True))
     with pytest.raises(ValueError, match=r"first has kv_heads \d+, the new one \d+|norm_each True, the new one False"):

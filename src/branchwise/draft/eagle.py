@@ -103,10 +103,12 @@ class EagleDrafter:
         *,
         depth: int | str = "auto",
         width: int = 8,
+        engine: str = "auto",
         allow_pickle: bool = False,
     ) -> EagleDrafter:
         """The drafter of a head on disk; see `load_eagle_head` for the layouts and the errors."""
-        return cls(load_eagle_head(folder, model, allow_pickle=allow_pickle), depth=depth, width=width)
+        head = load_eagle_head(folder, model, allow_pickle=allow_pickle)
+        return cls(head, depth=depth, width=width, engine=engine)
 
     @property
     def head(self) -> EagleHead:

@@ -39,6 +39,7 @@ def head_drafter(
     model: PreTrainedModel,
     *,
     levels: int | str = "auto",
+    engine: str = "auto",
     allow_pickle: bool = False,
 ) -> Drafter:
     """The drafter of the head in a folder, with that kind's usual shape.
@@ -47,6 +48,7 @@ def head_drafter(
         folder: a head in a published layout.
         model: the target it was trained for.
         levels: depth of an EAGLE head's tree, or ``"auto"``; the other kinds guess all depths in one forward.
+        engine: what runs an EAGLE head, see `EagleDrafter`; torch runs the others.
         allow_pickle: read pickles where there is no safetensors file.
 
     Raises:
@@ -57,4 +59,4 @@ def head_drafter(
         return MedusaDrafter.load(folder, model, allow_pickle=allow_pickle)
     if kind == "block":
         return BlockDrafter.load(folder, model, allow_pickle=allow_pickle)
-    return EagleDrafter.load(folder, model, depth=levels, allow_pickle=allow_pickle)
+    return EagleDrafter.load(folder, model, depth=levels, engine=engine, allow_pickle=allow_pickle)

@@ -100,8 +100,8 @@ def head_library() -> NativeLibrary:
 def best_weights() -> str:
     """The format in which heads draft fastest here.
 
-    Half the bytes are read in half the time, and what drafts loses by it is too little to see (docs/log.md,
-    2026-12-01); but numbers of 4 bits are only multiplied as they lie where rows are rounded to 8 bits.
+    Half the bytes take less time than the few drafts that are lost by it (docs/log.md, 2026-12-01); but numbers of 4
+    bits are multiplied as they lie only where rows are rounded to 8.
     """
     return "int4" if head_library().products_for("int4") == "int8" else "int8"
 

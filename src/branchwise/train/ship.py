@@ -188,7 +188,9 @@ def _write(
 
 
 def _agreement(order: ShippingOrder, model: PreTrainedModel, pieces: Sequence[Piece]) -> Agreement:
-    before, after = (head_drafter(folder, model, levels=LEVELS) for folder in (order.head, order.out))
+    # torch takes the weights as the files have them; in C both would be rounded once more
+    drafters = (head_drafter(folder, model, levels=LEVELS, engine="torch") for folder in (order.head, order.out))
+    before, after = drafters
     return agreement(before, after, Computed(model, before.feature_layers), pieces)
 
 

@@ -231,7 +231,8 @@ def _export(
         "step": trainer.state.step,
         "tokens": trainer.state.tokens,
         "training_seconds": round(trainer.state.seconds, 1),
-        "options": about["options"],
+        # where a head lay on this machine is nobody else's business
+        "options": {name: Path(value).name if name == "start" else value for name, value in about["options"].items()},
         "settings": about["settings"],
         "draft_vocabulary": {
             "size": len(about["vocabulary"]),
