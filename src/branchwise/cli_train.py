@@ -361,7 +361,15 @@ def _train(
     size: str | int = int(draft_vocabulary) if draft_vocabulary.isdigit() else draft_vocabulary
     model, tokenizer = load_model(target, dtype, device, threads)
     order = TrainingOrder(
-        *(out, tuple(data), options, settings, size, features == "keep", engine_name, weights, resume),
+        out,
+        tuple(data),
+        options,
+        settings,
+        draft_vocabulary=size,
+        keep_features=features == "keep",
+        engine=engine_name,
+        weights=weights,
+        resume=resume,
         target_name=(target, resolve(target)),
     )
     typer.echo(train_head(order, model, tokenizer))

@@ -26,8 +26,7 @@ from .shards import DamagedShard, read_shard
 
 #: tokens per forward of the target, padding included: as many as keep a graphics card busy, and on a processor no more
 #: than its caches hold the activations of
-FORWARD_TOKENS = {"cpu": 1024}
-OTHER_FORWARD_TOKENS = 4096
+FORWARD_TOKENS, CPU_FORWARD_TOKENS = 4096, 1024
 #: opened files of cached features
 OPEN_FILES = 64
 
@@ -65,7 +64,7 @@ class Computed:
     def get(self, pieces: Sequence[Piece]) -> list[Tensor]:
         """See `FeatureSource.get`."""
         found: dict[int, Tensor] = {}
-        most = FORWARD_TOKENS.get(self._device.type, OTHER_FORWARD_TOKENS)
+        most = CPU_FORWARD_TOKENS if self._device.type == "cpu" else FORWARD_TOKENS
         # texts of like length share a forward, so that little is computed for padding
         order = sorted(range(len(pieces)), key=lambda place: len(pieces[place]))
         while order:
